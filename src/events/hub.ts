@@ -1,0 +1,35 @@
+/** The contract of the hub; implementation below. */
+import type { Cursor } from './cursor.ts';
+import type { EventOf, RunEvent } from './event.ts';
+import type { LogEntry } from './log.ts';
+
+/** A stored entry, parsed once for all viewers of the process. */
+export interface SeenEntry {
+  cursor: Cursor;
+  event: RunEvent;
+  /** For message.delta and message.chunk: the head `m` names, null if it cannot be found any more. */
+  head: EventOf<'message.head'> | null;
+}
+
+/** gap: ids between the last item and the next were not found in the log. lost: the log itself is gone or behind the cursor. */
+export type ViewItem = { kind: 'entry'; entry: SeenEntry } | { kind: 'gap' } | { kind: 'lost' };
+
+export interface Viewer {
+  /**
+   * What comes after the viewer's cursor, at most 500 items, oldest first. Waits until there is something, `waitMs`
+   * passes (answers []), or `signal` aborts (answers []). A viewer that does not call it costs no memory but its cursor.
+   */
+  next(waitMs: number, signal: AbortSignal): Promise<ViewItem[]>;
+  close(): void;
+}
+
+export interface Hub {
+  /** Entries of a run that this process produced and may show its own viewers now (acknowledged, or the run is detached). */
+  deliver(runId: string, entries: LogEntry[]): void;
+  /** A viewer of the run from `after` (exclusive). Subscribes (once per run and process) before anything is read. */
+  attach(runId: string, after: Cursor): Promise<Viewer>;
+  /** Runs with at least one viewer here. */
+  readonly watched: number;
+  readonly viewers: number;
+  close(): Promise<void>;
+}

@@ -1,0 +1,32 @@
+/** The contract of the writer; implementation below. */
+import type { Cursor } from './cursor.ts';
+import type { RunEvent } from './event.ts';
+
+/** What an owner may write while its run lives; the seal is written by runs/finalize.ts alone. */
+export type LiveEvent = Exclude<RunEvent, { type: 'run.sealed' }>;
+
+/** Writes the events of one run for one epoch. Made by `LogWriter.open`. */
+export interface RunWriter {
+  /**
+   * Queues an event and returns the cursor it has. Never waits. A message.delta may be merged into the one before it,
+   * whose cursor it then shares. After `log.torn` or when fenced, nothing is kept and the last cursor is returned.
+   */
+  write(event: LiveEvent): Cursor;
+  /** undefined when there is room; otherwise a promise that resolves when there is. The graph loop awaits it between parts. */
+  room(): Promise<void> | undefined;
+  /** Resolves when everything written so far is acknowledged, given up, or `timeoutMs` has passed. Never rejects. */
+  flush(timeoutMs: number): Promise<void>;
+  /** Ids given out so far in this epoch = the position of the next one. */
+  readonly given: number;
+  /** True once the log refused this epoch. */
+  readonly fenced: boolean;
+  /** Forgets the run. No write after it. */
+  close(): void;
+}
+
+/** One per process: all runs' events go through one flusher and one connection. */
+export interface LogWriter {
+  /** `onFenced` is called once, when the log says that a later epoch has begun. `from`: position of the first id (0). */
+  open(runId: string, epoch: number, onFenced: () => void): RunWriter;
+  close(): Promise<void>;
+}

@@ -1,0 +1,47 @@
+/** What the rest of the server knows of a graph and of what it yields. */
+import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
+import type { Cursor } from '#src/events/cursor.ts';
+import type { Json, JsonObject, RunEvent, Usage } from '#src/events/event.ts';
+
+/** A compiled LangGraph graph, as far as we drive it (Pregel: stream, getState). */
+export interface DrivenGraph {
+  stream(input: unknown, config: JsonObject | object): Promise<AsyncIterable<unknown>>;
+  getState(config: object, options?: object): Promise<unknown>;
+  checkpointer?: unknown;
+  name?: string | undefined;
+}
+
+export interface GraphRegistry {
+  /** Ids of the configured graphs, in config order. */
+  ids(): string[];
+  has(graphId: string): boolean;
+  /** How a new turn gets its past (design section 3). */
+  contextOf(graphId: string): 'checkpoint' | 'transcript';
+  /**
+   * A graph of its own for one execution, with the saver attached; never a shared object that is changed.
+   * A factory export is called with the run's `configurable` and, second, the runtime facts.
+   * @throws GraphLoadError with our own words; the cause is for the server's log
+   */
+  instantiate(graphId: string, saver: BaseCheckpointSaver, config: { configurable: JsonObject }): Promise<DrivenGraph>;
+}
+
+/**
+ * A fold from what `graph.stream` yields to events. One per run and epoch. `write` gives an event its id.
+ * It never throws on what a graph yields: what JSON cannot hold (a cycle, a BigInt, a function) becomes a string that says so.
+ */
+export interface Translator {
+  /** One item as LangGraph yields it with several modes and subgraphs: [namespace, mode, data]. */
+  part(item: unknown): void;
+  /** updates parts with __interrupt__, held until the run's end is committed. */
+  readonly held: RunEvent[];
+  /** Interrupts seen at the root: {id, value}. */
+  readonly interrupts: { id: string; value: Json }[];
+  /** The answer so far: the last AI text after the last tool call, at the root if the root has any. */
+  answer(): { stream_id: string; content: Json } | null;
+  /** Ids of AI messages streamed so far that no node has yet returned: what a retry or a takeover drops. */
+  unfinished(): string[];
+  /** Usage summed over finished model calls, one count per call; null when no call reported any. */
+  usage(): Usage | null;
+}
+
+export type WriteEvent = (event: Exclude<RunEvent, { type: 'run.sealed' }>) => Cursor;

@@ -1,0 +1,98 @@
+/** What a run is: its statuses, its row as the rest of the server sees it, and what a dialect asks for. */
+import type { Cursor } from '#src/events/cursor.ts';
+import type { GraphMode, InterruptFacts, Json, JsonObject, RunFailure, Usage } from '#src/events/event.ts';
+
+export const LIVE_STATUSES = ['queued', 'running'] as const;
+export const TERMINAL_STATUSES = ['succeeded', 'interrupted', 'failed', 'cancelled'] as const;
+
+export type TerminalStatus = (typeof TERMINAL_STATUSES)[number];
+export type RunStatus = 'prepared' | (typeof LIVE_STATUSES)[number] | TerminalStatus;
+
+/**
+ * message: a new turn; answer: answers interrupts of a turn; rerun: a turn tried again; plain: no turn;
+ * edit: a checkpoint write by API (no log, no turn, no webhook, left out of lists).
+ */
+export type RunKind = 'message' | 'answer' | 'rerun' | 'plain' | 'edit';
+
+export type OnDisconnect = 'continue' | 'cancel';
+
+/** A run as stored. Times are Postgres' times, ISO 8601. */
+export interface Run {
+  id: string;
+  owner: string;
+  thread_id: string;
+  turn_id: string | null;
+  lineage_id: string;
+  graph_id: string;
+  kind: RunKind;
+  status: RunStatus;
+  /** How often the run changed hands: the fencing token. 0 before the first claim. */
+  epoch: number;
+  /** Position among the runs of its thread, from 1. */
+  ordinal: number;
+  takeovers: number;
+  /** What the graph is started with; null when `command` is set. */
+  input: Json;
+  /** `{resume: {interrupt id: value}}` for an answer. */
+  command: JsonObject | null;
+  config: RunConfig;
+  /** Recorded modes beyond the ones that always are (messages, updates, custom). */
+  stream_modes: GraphMode[];
+  on_disconnect: OnDisconnect;
+  request_key: string | null;
+  cancel_requested_at: string | null;
+  cancel_action: 'interrupt' | 'rollback' | null;
+  error: RunFailure | null;
+  reason: string | null;
+  usage: Usage | null;
+  /** Interrupts this run ended with; empty unless status is `interrupted`. */
+  interrupts: InterruptFacts[];
+  /** The cursor of the seal; null while the run is not terminal. */
+  log_end: Cursor | null;
+  created_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+/** What a client may set for one run. `configurable` reaches the graph; ids of ours in it are refused at the edge. */
+export interface RunConfig {
+  configurable?: JsonObject;
+  recursion_limit?: number;
+  tags?: string[];
+  metadata?: JsonObject;
+}
+
+export function isTerminal(status: RunStatus): status is TerminalStatus {
+  return (TERMINAL_STATUSES as readonly string[]).includes(status);
+}
+
+/** A new turn: one message of a person. `content` is a string or LangChain content parts. */
+export interface MessageRequest {
+  owner: string;
+  /** null: open a new thread. */
+  thread_id: string | null;
+  graph_id?: string | undefined;
+  content: string | JsonObject[];
+  request_key?: string | undefined;
+  config?: RunConfig | undefined;
+  stream_modes?: GraphMode[] | undefined;
+  on_disconnect?: OnDisconnect | undefined;
+}
+
+/** Answers to open interrupts of the thread's latest turn: `{interrupt id: value}`. */
+export interface AnswerRequest {
+  owner: string;
+  thread_id: string;
+  interrupts: { [id: string]: Json };
+  request_key?: string | undefined;
+  config?: RunConfig | undefined;
+  on_disconnect?: OnDisconnect | undefined;
+}
+
+/** The result of an admission. `replayed`: the same request key was admitted before; this is that run. */
+export interface Admitted {
+  run: Run;
+  /** The person's message; null for a run that brings none. */
+  message_id: string | null;
+  replayed: boolean;
+}
