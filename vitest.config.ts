@@ -1,0 +1,36 @@
+import { defineConfig } from 'vitest/config';
+
+const shared = { environment: 'node' as const, restoreMocks: true };
+
+export default defineConfig({
+  test: {
+    projects: [
+      // Pure: no I/O beyond the repository's own files. Part of `npm run check`.
+      { test: { ...shared, name: 'unit', include: ['tests/unit/**/*.test.ts'] } },
+      // Rooms against real Postgres and Redis, in this process; one cloned database per file.
+      {
+        test: {
+          ...shared,
+          name: 'integration',
+          include: ['tests/integration/**/*.test.ts'],
+          globalSetup: ['tests/support/services.ts'],
+          testTimeout: 30_000,
+          hookTimeout: 120_000,
+          maxWorkers: 2,
+        },
+      },
+      // Real server processes, real clients, over the wire only.
+      {
+        test: {
+          ...shared,
+          name: 'process',
+          include: ['tests/process/**/*.test.ts'],
+          globalSetup: ['tests/support/services.ts'],
+          testTimeout: 60_000,
+          hookTimeout: 120_000,
+          maxWorkers: 2,
+        },
+      },
+    ],
+  },
+});
