@@ -96,8 +96,6 @@ create table runs (
   interrupts json not null default '[]'::json,
   -- cursor of the seal in the event log
   log_end bigint,
-  -- when the seal was seen in the log; null and terminal = a seal may be missing
-  sealed_at timestamptz,
   hidden boolean not null default false,
   created_at timestamptz not null default clock_timestamp(),
   started_at timestamptz,
@@ -115,6 +113,7 @@ create unique index runs_request_key on runs (owner, request_key) where request_
 create index runs_queue on runs (seq) where status = 'queued';
 create index runs_owned on runs (worker_id) where status = 'running';
 create index runs_live on runs (thread_id) where status in ('prepared', 'queued', 'running');
+create index runs_ended on runs (ended_at) where ended_at is not null;
 create index runs_lineage on runs (lineage_id);
 create index runs_turn on runs (turn_id);
 

@@ -1,0 +1,51 @@
+import type { Pool } from '#src/postgres/pool.ts';
+import { isUniqueViolation } from '#src/postgres/sqlstate.ts';
+import { type RunRow, toRun } from './queries.ts';
+import type { Run } from './run.ts';
+
+// The thread row is locked too: without it two runs of one thread, one of which falls due meanwhile, collide on
+// runs_one_running and the whole batch fails. The clock is read once, so a run cannot fall due between two rows.
+const CLAIM = `
+  with clock as materialized (select clock_timestamp() as now),
+  pick as (
+    select r.id
+    from runs r
+    join threads t on t.id = r.thread_id
+    cross join clock
+    where r.status = 'queued'
+      and r.available_at <= clock.now
+      -- guard: one running run per thread, and the thread's oldest due run first
+      and not exists (select 1 from runs x where x.thread_id = r.thread_id and x.status = 'running')
+      and not exists (
+        select 1 from runs o
+        where o.thread_id = r.thread_id and o.status = 'queued' and o.seq < r.seq and o.available_at <= clock.now)
+    order by r.seq
+    for no key update of t, r skip locked
+    limit $2)
+  update runs r
+  set status = 'running', epoch = r.epoch + 1, worker_id = $1::uuid, started_at = coalesce(r.started_at, clock_timestamp())
+  from pick
+  -- guard: still queued (a cancel may have ended it between the pick's snapshot and its lock)
+  where r.id = pick.id and r.status = 'queued'
+  returning r.*`;
+
+/**
+ * queued -> running, epoch + 1, owner = this worker, for up to `limit` runs that may run now.
+ * Lost race: a row another worker holds is skipped. A collision on the one-running index fails the batch; it is then
+ * tried with limit 1, and gives nothing when even that collides (the next wake-up or poll tries again).
+ * After a crash here: the transaction is gone, the runs are still queued.
+ */
+export async function claim(pool: Pool, workerId: string, limit: number): Promise<Run[]> {
+  try {
+    return await claimAtMost(pool, workerId, limit);
+  } catch (error) {
+    if (!isUniqueViolation(error, 'runs_one_running')) throw error;
+    if (limit === 1) return [];
+    return claim(pool, workerId, 1);
+  }
+}
+
+async function claimAtMost(pool: Pool, workerId: string, limit: number): Promise<Run[]> {
+  const { rows } = await pool.query<RunRow>({ name: 'claim', text: CLAIM, values: [workerId, limit] });
+  return rows.map(toRun);
+}

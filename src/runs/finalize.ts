@@ -1,0 +1,174 @@
+/**
+ * The end of a run. In this order, and only here: one transaction (status, outcome, place of the seal, answer,
+ * interrupts), COMMIT, then the seal is appended to the log. Nobody can see a terminal frame before Postgres has it.
+ */
+import type { Logger } from 'pino';
+import { type Cursor, cursorOf } from '#src/events/cursor.ts';
+import type { RunEvent } from '#src/events/event.ts';
+import type { Hub } from '#src/events/hub.ts';
+import { type EventLog, type LogEntry, LogUnavailable } from '#src/events/log.ts';
+import { appendEnd } from '#src/events/seal.ts';
+import type { Pool, Tx } from '#src/postgres/pool.ts';
+import { CommitUnknown, inTransaction } from '#src/postgres/transaction.ts';
+import { settleTurn } from '#src/threads/settle.ts';
+import { type Outcome, sealOf } from './outcome.ts';
+import { findRun, type RunRow, toRun } from './queries.ts';
+import { isTerminal, type Run } from './run.ts';
+
+export interface FinalizeDeps {
+  pool: Pool;
+  log: EventLog;
+  hub: Hub;
+  streamTtlMs: number;
+  logger: Logger;
+  /** Called after the commit, before the seal: wakes local waiters and the coordinator. */
+  onEnded: (run: Run) => void;
+}
+
+/** Who finalizes: the owner, with the ids it has given out in its epoch; or nobody owns the run, which still waits. */
+export type Finalizer =
+  | { owner: true; epoch: number; given: number }
+  | { owner: false; epoch: number; status: 'queued' | 'prepared' };
+
+export type Finalized =
+  | { applied: true; run: Run }
+  /** Lost: the run changed hands or had ended; nothing was written. `survivor` is the row as it is, null when deleted. */
+  | { applied: false; survivor: Run | null };
+
+// Lock order: thread before run.
+const LOCK_THREAD = `
+  select 1 from threads where id = (select thread_id from runs where id = $1::uuid) for no key update`;
+const LOCK_RUN = `
+  select * from runs
+  where id = $1::uuid
+    -- guard: still in the hands of the finalizer
+    and epoch = $2 and status = $3
+  for no key update`;
+const END = `
+  update runs
+  set status = $4, error = $5::json, reason = $6, usage = $7::json, interrupts = $8::json, log_end = $9,
+      epoch = $10, ended_at = clock_timestamp()
+  where id = $1::uuid
+    -- guard: still in the hands of the finalizer
+    and epoch = $2 and status = $3
+  returning *`;
+
+/**
+ * queued | prepared | running -> terminal, exactly once.
+ * In: `given` = how many ids the owner has given out, all of them flushed or given up; held events come after them.
+ * Guard: `id`, `epoch` and the status it is left from. Lost race: nothing is written, the survivor is returned.
+ * A cancel request on the row wins over any other outcome. A lost answer to COMMIT is settled by reading the row.
+ * After a crash before COMMIT: the run is still live. After COMMIT, before the seal: the row says where the seal
+ * belongs; readers end from the row, and the recovery loop appends it.
+ * @throws what Postgres throws when the end could not be stored
+ */
+export async function finalize(deps: FinalizeDeps, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const result = await storeEnd(deps.pool, runId, by, outcome);
+  if (!result.applied) return result;
+  const { run } = result;
+  deps.logger.info({ runId, threadId: run.thread_id, epoch: run.epoch, status: run.status, code: run.error?.code }, 'run finalized');
+  deps.onEnded(run);
+  await seal(deps, run, run.status === outcome.status ? outcome.held : []);
+  return result;
+}
+
+async function storeEnd(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const end = endOf(by);
+  try {
+    return await inTransaction(pool, (tx) => store(tx, runId, by, outcome));
+  } catch (error) {
+    if (!(error instanceof CommitUnknown)) throw error;
+    const run = await findRun(pool, runId);
+    const ours = run !== null && isTerminal(run.status) && run.epoch === end.epoch;
+    if (ours) return { applied: true, run };
+    // Not committed after all: the guard still decides, so trying once more is safe.
+    return inTransaction(pool, (tx) => store(tx, runId, by, outcome));
+  }
+}
+
+function endOf(by: Finalizer): { epoch: number; at: number } {
+  return by.owner ? { epoch: by.epoch, at: by.given } : { epoch: by.epoch + 1, at: 0 };
+}
+
+async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const from = by.owner ? 'running' : by.status;
+  await tx.query(LOCK_THREAD, [runId]);
+  const { rows } = await tx.query<RunRow>(LOCK_RUN, [runId, by.epoch, from]);
+  const [row] = rows;
+  if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
+  const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);
+  const end = endOf(by);
+  const logEnd = cursorOf(end.epoch, end.at + final.held.length);
+  const ended = await tx.query<RunRow>(END, [
+    runId,
+    by.epoch,
+    from,
+    final.status,
+    jsonOrNull(final.error),
+    final.reason,
+    jsonOrNull(final.usage),
+    JSON.stringify(final.interrupts),
+    row.kind === 'edit' ? null : logEnd,
+    end.epoch,
+  ]);
+  const [endedRow] = ended.rows;
+  if (endedRow === undefined) throw new Error(`run ${runId} slipped away under its lock`);
+  const run = toRun(endedRow);
+  await settleTurn(tx, {
+    threadId: run.thread_id,
+    turnId: run.turn_id,
+    lineageId: run.lineage_id,
+    runId,
+    // An interrupted turn goes on: its answer comes with the run that answers.
+    answer: final.answer === null || final.status === 'interrupted' ? null : { ...final.answer, partial: final.status !== 'succeeded' },
+    interrupts: final.status === 'interrupted' ? final.interrupts : [],
+    leftCheckpoint: final.leftCheckpoint,
+  });
+  return { applied: true, run };
+}
+
+/** A person asked the run to stop before its end was stored: what it has is kept as partial, nothing is asked any more. */
+function cancelled(outcome: Outcome): Outcome {
+  return { ...outcome, status: 'cancelled', error: null, interrupts: [], held: [] };
+}
+
+function jsonOrNull(value: unknown): string | null {
+  return value === null ? null : JSON.stringify(value);
+}
+
+const SEAL_RETRY_MS = [50, 250, 1_000, 5_000, 15_000];
+
+/** Appends held events and the seal. While the log is away the end stands in Postgres, and readers end from the row. */
+async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<void> {
+  if (run.log_end === null) return;
+  const entries = endEntries(run.log_end, run, held);
+  const request = { log: deps.log, hub: deps.hub, runId: run.id, entries, ttlMs: deps.streamTtlMs };
+  try {
+    await appendEnd(request);
+  } catch (error) {
+    if (!(error instanceof LogUnavailable)) throw error;
+    deps.logger.warn({ runId: run.id, err: error }, 'seal not appended, trying again');
+    retrySeal(deps, request, 0);
+  }
+}
+
+function endEntries(logEnd: Cursor, run: Run, held: RunEvent[]): LogEntry[] {
+  const first = logEnd - held.length;
+  const events: RunEvent[] = [...held, sealOf(run)];
+  return events.map((event, index) => ({ cursor: first + index, payload: JSON.stringify(event) }));
+}
+
+/** In the background, bounded: after that the seal is left to readers, who end from the row. */
+function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0], attempt: number): void {
+  const delayMs = SEAL_RETRY_MS[attempt];
+  if (delayMs === undefined) {
+    deps.logger.error({ runId: request.runId }, 'seal given up; readers end from the row');
+    return;
+  }
+  setTimeout(() => {
+    appendEnd(request).catch((error: unknown) => {
+      deps.logger.warn({ runId: request.runId, err: error }, 'seal not appended, trying again');
+      retrySeal(deps, request, attempt + 1);
+    });
+  }, delayMs).unref();
+}

@@ -1,0 +1,20 @@
+import { createHash } from 'node:crypto';
+
+/** SHA-256 over JSON with sorted keys: equal for bodies that mean the same, whatever the order of their keys. */
+export function requestHash(request: unknown): string {
+  return createHash('sha256').update(canonical(request)).digest('base64url');
+}
+
+function canonical(value: unknown): string {
+  return JSON.stringify(value, (_key, inner: unknown) =>
+    typeof inner === 'object' && inner !== null && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : inner,
+  );
+}
+
+/** A 64-bit key for an advisory lock, from a domain word and its parts, as the text Postgres reads as bigint. */
+export function advisoryKey(domain: string, ...parts: string[]): string {
+  const digest = createHash('sha256').update([domain, ...parts].join('\u0001')).digest();
+  return digest.readBigInt64BE(0).toString();
+}

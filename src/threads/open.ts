@@ -1,0 +1,107 @@
+/** Opening threads, turns and lineages inside an admission's transaction. */
+import type { Json, JsonObject } from '#src/events/event.ts';
+import type { Queryable, Tx } from '#src/postgres/pool.ts';
+
+/** What admission needs of the thread's row, which it holds. */
+export interface LockedThread {
+  id: string;
+  graph_id: string | null;
+}
+
+const INSERT_THREAD = `
+  with thread as (
+    insert into threads (id, owner, title, graph_id, metadata)
+    values ($1::uuid, $2, $3, $4, $5::jsonb)
+    returning id)
+  -- the thread's own lineage has the thread's id
+  insert into lineages (id, thread_id) select id, id from thread`;
+
+/** Inserts a thread and its own lineage, in one statement. */
+export async function insertThread(
+  db: Queryable,
+  thread: { id: string; owner: string; title?: string | undefined; graphId?: string | undefined; metadata?: JsonObject | undefined },
+): Promise<void> {
+  await db.query(INSERT_THREAD, [
+    thread.id,
+    thread.owner,
+    thread.title ?? null,
+    thread.graphId ?? null,
+    JSON.stringify(thread.metadata ?? {}),
+  ]);
+}
+
+const LOCK_THREAD = `select id, graph_id from threads where id = $1::uuid and owner = $2 for no key update`;
+
+/** Locks the owner's thread for the rest of the transaction; null when there is none. */
+export async function lockThread(tx: Tx, owner: string, threadId: string): Promise<LockedThread | null> {
+  const { rows } = await tx.query<LockedThread>(LOCK_THREAD, [threadId, owner]);
+  return rows[0] ?? null;
+}
+
+const OPEN_TURN = `
+  with counted as (
+    update threads
+    set turn_count = turn_count + 1, active_at = clock_timestamp(), graph_id = coalesce(graph_id, $4)
+    where id = $1::uuid
+    returning turn_count),
+  lineage as (
+    insert into lineages (id, thread_id, turn_id) select $3::uuid, $1::uuid, $2::uuid where $5::boolean)
+  insert into turns (id, thread_id, ordinal, lineage_id)
+  select $2::uuid, $1::uuid, turn_count, $3::uuid from counted`;
+
+/**
+ * Opens the thread's next turn. `ownLineage`: the turn starts a lineage of its own (context `transcript`); otherwise it
+ * continues `lineageId`, which exists. The thread keeps the graph of its first turn as its default.
+ */
+export async function openTurn(
+  tx: Tx,
+  turn: { id: string; threadId: string; lineageId: string; ownLineage: boolean; graphId: string },
+): Promise<void> {
+  await tx.query(OPEN_TURN, [turn.threadId, turn.id, turn.lineageId, turn.graphId, turn.ownLineage]);
+}
+
+const INSERT_QUESTION = `
+  insert into messages (id, thread_id, turn_id, run_id, role, content)
+  values ($1::uuid, $2::uuid, $3::uuid, $4::uuid, 'user', $5::json)`;
+
+/** Stores the question that opens a turn. */
+export async function insertQuestion(
+  tx: Tx,
+  question: { id: string; threadId: string; turnId: string; runId: string; content: Json },
+): Promise<void> {
+  await tx.query(INSERT_QUESTION, [
+    question.id,
+    question.threadId,
+    question.turnId,
+    question.runId,
+    JSON.stringify(question.content),
+  ]);
+}
+
+const OPEN_INTERRUPTS = `
+  select id, lineage_id, turn_id, status from interrupts where thread_id = $1::uuid and status <> 'closed' order by seq`;
+
+export interface PendingInterrupt {
+  id: string;
+  lineage_id: string;
+  turn_id: string | null;
+  status: 'open' | 'answered';
+}
+
+/** Interrupts of the thread that are open, or answered by a run that has not ended. */
+export async function pendingInterrupts(db: Queryable, threadId: string): Promise<PendingInterrupt[]> {
+  const { rows } = await db.query<PendingInterrupt>(OPEN_INTERRUPTS, [threadId]);
+  return rows;
+}
+
+const ANSWER = `
+  update interrupts set status = 'answered', answered_by = $3::uuid
+  where lineage_id = $1::uuid and id = any($2::text[])
+    -- guard: nobody answered meanwhile
+    and status = 'open'`;
+
+/** open -> answered by this run. Returns how many were open; fewer than asked means the caller lost a race. */
+export async function answerInterrupts(tx: Tx, lineageId: string, ids: string[], runId: string): Promise<number> {
+  const { rowCount } = await tx.query(ANSWER, [lineageId, ids, runId]);
+  return rowCount ?? 0;
+}

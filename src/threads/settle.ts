@@ -1,0 +1,68 @@
+/** What the end of a run changes for people, inside finalize's transaction: the answer, the questions, the activity. */
+import { randomUUID } from 'node:crypto';
+import type { InterruptFacts, Json } from '#src/events/event.ts';
+import type { Tx } from '#src/postgres/pool.ts';
+
+export interface Settlement {
+  threadId: string;
+  /** null: the run has no turn; nothing is shown to people. */
+  turnId: string | null;
+  lineageId: string;
+  runId: string;
+  answer: { content: Json; stream_id: string | null; partial: boolean } | null;
+  /** Questions that are open from now on. */
+  interrupts: InterruptFacts[];
+  /** When false, interrupts this run was to answer are open again: the graph never took the answer. */
+  leftCheckpoint: boolean;
+}
+
+const ANSWER = `
+  insert into messages (id, thread_id, turn_id, run_id, role, content, stream_id, partial)
+  values ($1::uuid, $2::uuid, $3::uuid, $4::uuid, 'assistant', $5::json, $6, $7)`;
+
+const REPLACE_FORMER = `
+  update messages set replaced = true where turn_id = $1::uuid and role = 'assistant' and not replaced`;
+
+const SETTLE_ANSWERED = `
+  update interrupts
+  set status = case when $2::boolean then 'closed' else 'open' end,
+      answered_by = case when $2::boolean then answered_by end
+  where answered_by = $1::uuid and status = 'answered'`;
+
+// One task that asks twice in a row asks under the same id: the row is opened again with the new question.
+const OPEN = `
+  insert into interrupts (lineage_id, id, thread_id, turn_id, run_id, value)
+  select $1::uuid, i.id, $2::uuid, $3::uuid, $4::uuid, i.value
+  from unnest($5::text[], $6::json[]) as i(id, value)
+  on conflict (lineage_id, id) do update
+  set status = 'open', value = excluded.value, run_id = excluded.run_id, turn_id = excluded.turn_id, answered_by = null`;
+
+const ACTIVITY = `update threads set active_at = clock_timestamp() where id = $1::uuid`;
+
+/** @param tx finalize's transaction, which holds the thread's row */
+export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
+  if (end.turnId !== null && end.answer !== null) {
+    await tx.query(REPLACE_FORMER, [end.turnId]);
+    await tx.query(ANSWER, [
+      randomUUID(),
+      end.threadId,
+      end.turnId,
+      end.runId,
+      JSON.stringify(end.answer.content),
+      end.answer.stream_id,
+      end.answer.partial,
+    ]);
+  }
+  await tx.query(SETTLE_ANSWERED, [end.runId, end.leftCheckpoint]);
+  if (end.interrupts.length > 0) {
+    await tx.query(OPEN, [
+      end.lineageId,
+      end.threadId,
+      end.turnId,
+      end.runId,
+      end.interrupts.map((interrupt) => interrupt.id),
+      end.interrupts.map((interrupt) => JSON.stringify(interrupt.value)),
+    ]);
+  }
+  await tx.query(ACTIVITY, [end.threadId]);
+}
