@@ -40,7 +40,7 @@ export interface ProgramResult {
  */
 export async function postgresPrograms(): Promise<PostgresPrograms> {
   const { root, version } = await locatePackage();
-  const user = process.getuid?.() === 0 ? await postgresUser() : {};
+  const user: PostgresPrograms['user'] = process.getuid?.() === 0 ? await postgresUser() : {};
   const here = programsIn(join(root, 'native'), user);
   await makeExecutable(here);
   if (await starts(here)) return here;
@@ -63,7 +63,12 @@ export function runProgram(
   user: { uid?: number; gid?: number } = {},
 ): Promise<ProgramResult> {
   return new Promise((settle, reject) => {
-    const child = spawn(command, args, { ...user, cwd: '/', env: programEnvironment(), stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(command, args, {
+      ...user,
+      cwd: '/',
+      env: programEnvironment(),
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     const output = { stdout: '', stderr: '' };
     child.stdout.setEncoding('utf8').on('data', (text: string) => {
       output.stdout += text;
@@ -79,7 +84,12 @@ export function runProgram(
 /** PATH and English messages; nothing of ours (PG* variables would change what the programs do). */
 export function programEnvironment(): NodeJS.ProcessEnv {
   const { PATH, SystemRoot, TZ } = process.env;
-  return { PATH, LC_ALL: 'C', ...(SystemRoot === undefined ? {} : { SystemRoot }), ...(TZ === undefined ? {} : { TZ }) };
+  return {
+    PATH,
+    LC_ALL: 'C',
+    ...(SystemRoot === undefined ? {} : { SystemRoot }),
+    ...(TZ === undefined ? {} : { TZ }),
+  };
 }
 
 async function locatePackage(): Promise<{ root: string; version: string }> {
