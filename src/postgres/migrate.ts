@@ -27,7 +27,9 @@ export async function migrate(options: { databaseUrl: string; logger?: Logger })
 
 /** Names of the migrations the database lacks, in order. Empty when it is up to date. */
 export async function pendingMigrations(databaseUrl: string): Promise<string[]> {
-  const files = (await readdir(MIGRATIONS_DIR)).filter((file) => file.endsWith('.sql')).map((file) => file.slice(0, -4));
+  const files = (await readdir(MIGRATIONS_DIR))
+    .filter((file) => file.endsWith('.sql'))
+    .map((file) => file.slice(0, -4));
   const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 10_000 });
   await client.connect();
   try {

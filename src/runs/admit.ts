@@ -5,7 +5,14 @@ import type { Json, JsonObject } from '#src/events/event.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
-import { answerInterrupts, insertQuestion, insertThread, lockThread, openTurn, pendingInterrupts } from '#src/threads/open.ts';
+import {
+  answerInterrupts,
+  insertQuestion,
+  insertThread,
+  lockThread,
+  openTurn,
+  pendingInterrupts,
+} from '#src/threads/open.ts';
 import { advisoryKey, requestHash } from './hash.ts';
 import { liveRuns, type RunRow, toRun } from './queries.ts';
 import type { Admitted, AnswerRequest, MessageRequest, RunConfig, RunKind } from './run.ts';
@@ -41,7 +48,9 @@ export function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<
     const thread = await threadFor(tx, request, threadId);
     const graphId = request.graph_id ?? thread.graph_id ?? deps.defaultGraph;
     if (!deps.graphs.has(graphId)) {
-      throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(graphId)}.`, { path: 'graph' });
+      throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(graphId)}.`, {
+        path: 'graph',
+      });
     }
     await refuseWhileBusy(tx, threadId);
     const ids = { run: randomUUID(), turn: randomUUID(), message: randomUUID() };
@@ -76,7 +85,12 @@ export function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<
  */
 export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Admitted> {
   const { owner, thread_id: threadId, request_key: key } = request;
-  const hash = requestHash({ kind: 'answer', thread_id: threadId, interrupts: request.interrupts, config: request.config ?? {} });
+  const hash = requestHash({
+    kind: 'answer',
+    thread_id: threadId,
+    interrupts: request.interrupts,
+    config: request.config ?? {},
+  });
   const ids = Object.keys(request.interrupts);
   return inTransaction(deps.pool, async (tx) => {
     const first = await firstWithKey(tx, owner, key, hash);
@@ -142,7 +156,7 @@ async function refuseWhileBusy(tx: Tx, threadId: string): Promise<void> {
   await refuseWhileLive(tx, threadId);
   const open = (await pendingInterrupts(tx, threadId)).filter((interrupt) => interrupt.status === 'open');
   if (open.length === 0) return;
-  throw new RunledgerError('TURN_WAITING_APPROVAL', 'The turn waits for an answer; answer or cancel it first.', {
+  throw new RunledgerError('TURN_WAITING_APPROVAL', 'The turn waits for an answer to its open interrupts.', {
     details: { interrupt_ids: open.map((interrupt) => interrupt.id) },
   });
 }
@@ -156,12 +170,15 @@ async function askedOf(tx: Tx, threadId: string, ids: string[]) {
     if (interrupt === undefined) {
       const known = await tx.query('select 1 from interrupts where thread_id = $1::uuid and id = $2', [threadId, id]);
       if (known.rows.length > 0) throw answered(id);
-      throw new RunledgerError('INTERRUPT_NOT_FOUND', 'The thread has no such interrupt.', { path: `interrupts.${id}` });
+      throw new RunledgerError('INTERRUPT_NOT_FOUND', 'The thread has no such interrupt.', {
+        path: `interrupts.${id}`,
+      });
     }
     if (interrupt.status !== 'open') throw answered(id);
     asked = interrupt;
   }
-  if (asked === null) throw new RunledgerError('INVALID_REQUEST', 'Name at least one interrupt.', { path: 'interrupts' });
+  if (asked === null)
+    throw new RunledgerError('INVALID_REQUEST', 'Name at least one interrupt.', { path: 'interrupts' });
   return asked;
 }
 

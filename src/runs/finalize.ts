@@ -66,7 +66,10 @@ export async function finalize(deps: FinalizeDeps, runId: string, by: Finalizer,
   const result = await storeEnd(deps.pool, runId, by, outcome);
   if (!result.applied) return result;
   const { run } = result;
-  deps.logger.info({ runId, threadId: run.thread_id, epoch: run.epoch, status: run.status, code: run.error?.code }, 'run finalized');
+  deps.logger.info(
+    { runId, threadId: run.thread_id, epoch: run.epoch, status: run.status, code: run.error?.code },
+    'run finalized',
+  );
   deps.onEnded(run);
   await seal(deps, run, run.status === outcome.status ? outcome.held : []);
   return result;
@@ -120,7 +123,10 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     lineageId: run.lineage_id,
     runId,
     // An interrupted turn goes on: its answer comes with the run that answers.
-    answer: final.answer === null || final.status === 'interrupted' ? null : { ...final.answer, partial: final.status !== 'succeeded' },
+    answer:
+      final.answer === null || final.status === 'interrupted'
+        ? null
+        : { ...final.answer, partial: final.status !== 'succeeded' },
     interrupts: final.status === 'interrupted' ? final.interrupts : [],
     leftCheckpoint: final.leftCheckpoint,
   });

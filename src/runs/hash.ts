@@ -15,6 +15,8 @@ function canonical(value: unknown): string {
 
 /** A 64-bit key for an advisory lock, from a domain word and its parts, as the text Postgres reads as bigint. */
 export function advisoryKey(domain: string, ...parts: string[]): string {
-  const digest = createHash('sha256').update([domain, ...parts].join('\u0001')).digest();
+  const digest = createHash('sha256')
+    .update([domain, ...parts].join('\u0001'))
+    .digest();
   return digest.readBigInt64BE(0).toString();
 }

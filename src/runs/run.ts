@@ -1,6 +1,15 @@
 /** What a run is: its statuses, its row as the rest of the server sees it, and what a dialect asks for. */
 import type { Cursor } from '#src/events/cursor.ts';
-import type { GraphMode, InterruptFacts, Json, JsonObject, RunFailure, Usage } from '#src/events/event.ts';
+import type {
+  EventOf,
+  GraphMode,
+  InterruptFacts,
+  Json,
+  JsonObject,
+  RunEvent,
+  RunFailure,
+  Usage,
+} from '#src/events/event.ts';
 
 export const LIVE_STATUSES = ['queued', 'running'] as const;
 export const TERMINAL_STATUSES = ['succeeded', 'interrupted', 'failed', 'cancelled'] as const;
@@ -95,4 +104,25 @@ export interface Admitted {
   /** The person's message; null for a run that brings none. */
   message_id: string | null;
   replayed: boolean;
+}
+
+/** One thing a follower is told. Order is by cursor; a cursor is never repeated to one follower. */
+export type Followed =
+  | {
+      kind: 'event';
+      cursor: Cursor;
+      event: RunEvent;
+      /** The message.head that `event.m` names, for message.delta and message.chunk; null for every other event. */
+      head: EventOf<'message.head'> | null;
+      /** Identity of the stored entry, shared by all followers on this process: a key for caches of rendered frames. */
+      entry: object;
+    }
+  /** What lies between the last cursor and the next event can no longer be replayed; the client must read the state again. */
+  | { kind: 'resync' };
+
+export interface CancelResult {
+  /** The run that was asked to stop, as it is now; null when there was nothing to stop. */
+  run: Run | null;
+  /** stopping: the request is stored and the owner will see it; stopped: the run is terminal; idle: nothing was live. */
+  outcome: 'stopping' | 'stopped' | 'idle';
 }

@@ -1,28 +1,21 @@
 /** The one door to a run's life. Dialects see this, run.ts, and the refusals in src/errors.ts; nothing else of the room. */
+import type { Logger } from 'pino';
+import { RunledgerError } from '#src/errors.ts';
 import type { Cursor } from '#src/events/cursor.ts';
-import type { EventOf, RunEvent } from '#src/events/event.ts';
-import type { Admitted, AnswerRequest, MessageRequest, Run } from './run.ts';
+import type { EventLog } from '#src/events/log.ts';
+import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
+import type { Pool } from '#src/postgres/pool.ts';
+import { inTransaction } from '#src/postgres/transaction.ts';
+import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
+import { type AdmitDeps, admitAnswer, admitMessage } from './admit.ts';
+import { type CancelDeps, cancel } from './cancel.ts';
+import { assertReplayable, type FollowDeps, follow } from './follow.ts';
+import { findRunOfThread, getRun, liveRuns } from './queries.ts';
+import type { Admitted, AnswerRequest, CancelResult, Followed, MessageRequest, Run } from './run.ts';
+import { isTerminal } from './run.ts';
+import { type Endings, waitUntilEnded } from './wait.ts';
 
-/** One thing a follower is told. Order is by cursor; a cursor is never repeated to one follower. */
-export type Followed =
-  | {
-      kind: 'event';
-      cursor: Cursor;
-      event: RunEvent;
-      /** The message.head that `event.m` names, for message.delta and message.chunk; null for every other event. */
-      head: EventOf<'message.head'> | null;
-      /** Identity of the stored entry, shared by all followers on this process: a key for caches of rendered frames. */
-      entry: object;
-    }
-  /** What lies between the last cursor and the next event can no longer be replayed; the client must read the state again. */
-  | { kind: 'resync' };
-
-export interface CancelResult {
-  /** The run that was asked to stop, as it is now; null when there was nothing to stop. */
-  run: Run | null;
-  /** stopping: the request is stored and the owner will see it; stopped: the run is terminal; idle: nothing was live. */
-  outcome: 'stopping' | 'stopped' | 'idle';
-}
+export type { CancelResult, Followed } from './run.ts';
 
 export interface RunService {
   /**
@@ -77,4 +70,117 @@ export interface RunService {
 
   /** Deletes a thread. @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS unless `force`, which first stops its runs. */
   deleteThread(owner: string, threadId: string, options: { force: boolean; signal?: AbortSignal }): Promise<void>;
+}
+
+export interface RunServiceDeps {
+  pool: Pool;
+  log: EventLog;
+  admit: AdmitDeps;
+  cancel: CancelDeps;
+  follow: FollowDeps;
+  endings: Endings;
+  /** After a commit that made a run claimable: pokes the local coordinator or hints others. */
+  wake: () => void;
+  logger: Logger;
+}
+
+export function createRunService(deps: RunServiceDeps): RunService {
+  const { pool, logger } = deps;
+
+  async function admitted(admission: Promise<Admitted>): Promise<Admitted> {
+    const result = await admission;
+    if (!result.replayed) deps.wake();
+    return result;
+  }
+
+  async function cancelRun(
+    owner: string,
+    threadId: string,
+    options: Parameters<RunService['cancel']>[2],
+  ): Promise<CancelResult> {
+    const target = await targetOf(pool, owner, threadId, options.runId);
+    if (target === null) return { run: null, outcome: 'idle' };
+    const run = isTerminal(target.status) ? target : await cancel(deps.cancel, target.id, 'interrupt');
+    if (run === null) return { run: null, outcome: 'idle' };
+    if (isTerminal(run.status)) return { run, outcome: isTerminal(target.status) ? 'idle' : 'stopped' };
+    if (options.wait !== true) return { run, outcome: 'stopping' };
+    const signal = options.signal ?? new AbortController().signal;
+    return { run: await waitUntilEnded(pool, deps.endings, owner, run.id, signal), outcome: 'stopped' };
+  }
+
+  return {
+    send: (request) => admitted(admitMessage(deps.admit, request)),
+    answer: (request) => admitted(admitAnswer(deps.admit, request)),
+    get: (owner, runId) => getRun(pool, owner, runId),
+    find: (owner, threadId, runId) => findRunOfThread(pool, owner, threadId, runId),
+    cancel: cancelRun,
+    openStream: (run) => assertReplayable(deps.follow, run),
+    follow: (run, after, signal) => follow(deps.follow, run, after, signal),
+    wait: (owner, runId, signal) => waitUntilEnded(pool, deps.endings, owner, runId, signal),
+    async disconnected(run) {
+      if (run.on_disconnect !== 'cancel') return;
+      try {
+        await cancel(deps.cancel, run.id, 'interrupt');
+      } catch (error) {
+        logger.error({ err: error, runId: run.id }, 'run not cancelled after its client left');
+      }
+    },
+    async deleteThread(owner, threadId, options) {
+      if (options.force) await stopAll(deps, owner, threadId, options.signal);
+      const runIds = await removeThread(pool, owner, threadId);
+      for (const runId of runIds) {
+        deps.log
+          .remove(runId)
+          .catch((error: unknown) =>
+            logger.warn({ err: error, runId }, 'log of a deleted run not removed; it expires'),
+          );
+      }
+    },
+  };
+}
+
+/** The run named, or the thread's newest live one; null when nothing lives. */
+async function targetOf(pool: Pool, owner: string, threadId: string, runId: string | undefined): Promise<Run | null> {
+  if (runId !== undefined) return findRunOfThread(pool, owner, threadId, runId);
+  await assertThread(pool, owner, threadId);
+  return (await liveRuns(pool, threadId))[0] ?? null;
+}
+
+async function assertThread(pool: Pool, owner: string, threadId: string): Promise<void> {
+  const { rows } = await pool.query('select 1 from threads where id = $1::uuid and owner = $2', [threadId, owner]);
+  if (rows.length === 0) throw threadNotFound();
+}
+
+async function stopAll(
+  deps: RunServiceDeps,
+  owner: string,
+  threadId: string,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  await assertThread(deps.pool, owner, threadId);
+  for (const live of await liveRuns(deps.pool, threadId)) {
+    await cancel(deps.cancel, live.id, 'interrupt');
+    await waitUntilEnded(deps.pool, deps.endings, owner, live.id, signal ?? new AbortController().signal);
+  }
+}
+
+/** Guard: the thread's row is locked and nothing lives on it; a run admitted meanwhile makes this a 409. */
+function removeThread(pool: Pool, owner: string, threadId: string): Promise<string[]> {
+  return inTransaction(pool, async (tx) => {
+    const found = await lockForDeletion(tx, owner, threadId);
+    if (found === null) throw threadNotFound();
+    const [live] = await liveRuns(tx, threadId);
+    if (live !== undefined) {
+      throw new RunledgerError('RUN_IN_PROGRESS', 'A run of this thread is still in progress.', {
+        details: { run_id: live.id, thread_id: threadId },
+      });
+    }
+    await deleteCheckpoints(tx, found.lineageIds);
+    await deleteThread(tx, threadId);
+    return found.runIds;
+  });
+}
+
+function threadNotFound(): RunledgerError {
+  return new RunledgerError('THREAD_NOT_FOUND', 'There is no such thread.');
 }

@@ -19,7 +19,13 @@ const INSERT_THREAD = `
 /** Inserts a thread and its own lineage, in one statement. */
 export async function insertThread(
   db: Queryable,
-  thread: { id: string; owner: string; title?: string | undefined; graphId?: string | undefined; metadata?: JsonObject | undefined },
+  thread: {
+    id: string;
+    owner: string;
+    title?: string | undefined;
+    graphId?: string | undefined;
+    metadata?: JsonObject | undefined;
+  },
 ): Promise<void> {
   await db.query(INSERT_THREAD, [
     thread.id,

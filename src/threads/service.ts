@@ -1,42 +1,13 @@
 /** The door to what people read: threads, and the turns in them. Every call is scoped by owner. */
-import type { InterruptFacts, Json, JsonObject, RunFailure } from '#src/events/event.ts';
+import { randomUUID } from 'node:crypto';
+import { RunledgerError } from '#src/errors.ts';
+import type { JsonObject } from '#src/events/event.ts';
+import type { Pool } from '#src/postgres/pool.ts';
+import { insertThread } from './open.ts';
+import { type ListPosition, selectThread, selectThreads, selectTurns, updateThread } from './queries.ts';
+import type { Thread, ThreadPage, Turn } from './thread.ts';
 
-export interface Thread {
-  id: string;
-  owner: string;
-  title: string | null;
-  graph_id: string | null;
-  metadata: JsonObject;
-  archived: boolean;
-  pinned: boolean;
-  created_at: string;
-  updated_at: string;
-  /** Status of the latest run, `idle` when there is none. */
-  status: 'idle' | 'prepared' | 'queued' | 'running' | 'succeeded' | 'interrupted' | 'failed' | 'cancelled';
-  latest_run_id: string | null;
-}
-
-export interface Turn {
-  id: string;
-  ordinal: number;
-  question: { id: string; content: Json; created_at: string } | null;
-  answer: { id: string; content: Json; partial: boolean; stream_id: string | null; created_at: string } | null;
-  status: Thread['status'];
-  /** The queued or running run of the turn. */
-  active_run_id: string | null;
-  latest_run_id: string | null;
-  interrupts: InterruptFacts[];
-  error: RunFailure | null;
-  is_latest: boolean;
-  can_rerun: boolean;
-  created_at: string;
-}
-
-export interface ThreadPage {
-  threads: Thread[];
-  /** Opaque; null on the last page. */
-  next_cursor: string | null;
-}
+export type { Thread, ThreadPage, Turn } from './thread.ts';
 
 export interface ThreadService {
   create(
@@ -63,4 +34,59 @@ export interface ThreadService {
   ): Promise<Thread>;
   /** Oldest first. @throws THREAD_NOT_FOUND */
   turns(owner: string, threadId: string): Promise<Turn[]>;
+}
+
+export function createThreadService({ pool }: { pool: Pool }): ThreadService {
+  async function get(owner: string, threadId: string): Promise<Thread> {
+    const thread = await selectThread(pool, owner, threadId);
+    if (thread === null) throw threadNotFound();
+    return thread;
+  }
+
+  return {
+    get,
+    async create(owner, fields) {
+      const id = randomUUID();
+      await insertThread(pool, { id, owner, title: fields.title, graphId: fields.graph_id, metadata: fields.metadata });
+      return get(owner, id);
+    },
+    async list(owner, page) {
+      const from = page.cursor === undefined ? null : decodePosition(page.cursor);
+      // One more than asked tells whether there is a next page.
+      const found = await selectThreads(pool, owner, { archived: page.archived ?? null, from, limit: page.limit + 1 });
+      const shown = found.slice(0, page.limit);
+      const last = shown.at(-1);
+      const more = found.length > shown.length && last !== undefined;
+      return {
+        threads: shown.map((entry) => entry.thread),
+        next_cursor: more ? encodePosition(last.position) : null,
+      };
+    },
+    async update(owner, threadId, fields) {
+      if (!(await updateThread(pool, owner, threadId, fields))) throw threadNotFound();
+      return get(owner, threadId);
+    },
+    async turns(owner, threadId) {
+      await get(owner, threadId);
+      return selectTurns(pool, threadId);
+    },
+  };
+}
+
+function threadNotFound(): RunledgerError {
+  return new RunledgerError('THREAD_NOT_FOUND', 'There is no such thread.');
+}
+
+const POSITION = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/;
+
+function encodePosition(position: ListPosition): string {
+  return Buffer.from(`${position.active_at} ${position.id}`).toString('base64url');
+}
+
+function decodePosition(cursor: string): ListPosition {
+  const [, activeAt, id] = POSITION.exec(Buffer.from(cursor, 'base64url').toString()) ?? [];
+  if (activeAt === undefined || id === undefined || Number.isNaN(Date.parse(activeAt))) {
+    throw new RunledgerError('INVALID_CURSOR', 'This is not a cursor of the thread list.', { path: 'cursor' });
+  }
+  return { active_at: activeAt, id };
 }

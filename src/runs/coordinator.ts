@@ -1,0 +1,158 @@
+/** The engine of a worker: claims queued runs, executes them side by side, finalizes each; and stops those it must. */
+import type { Logger } from 'pino';
+import type { Pool } from '#src/postgres/pool.ts';
+import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
+import { claim } from './claim.ts';
+import { type ExecuteDeps, type Execution, execute } from './execute.ts';
+import { type FinalizeDeps, finalize } from './finalize.ts';
+import type { Run } from './run.ts';
+import { Stop } from './stop.ts';
+import type { OwnedRun } from './worker.ts';
+
+/** How often the queue is looked at without any hint. */
+const POLL_MS = 1_000;
+
+export interface Coordinator {
+  start(): void;
+  /** A run may be claimable. During a claim it repeats the claim. */
+  poke(): void;
+  /** Whether this worker would take another run now. */
+  hasRoom(): boolean;
+  /** What the ledger said at a renewal sent at `sentAtMs`: runs not in it are lost, runs in it may be asked to stop. */
+  reconcile(owned: OwnedRun[], sentAtMs: number): void;
+  /** Executing runs. */
+  readonly running: number;
+  /** Claims nothing more; resolves when the last execution has ended or `timeoutMs` has passed. */
+  stop(timeoutMs: number): Promise<void>;
+}
+
+export interface CoordinatorDeps {
+  workerId: string;
+  pool: Pool;
+  concurrency: number;
+  runTimeoutMs: number;
+  execute: ExecuteDeps;
+  finalize: FinalizeDeps;
+  logger: Logger;
+}
+
+interface Active {
+  run: Run;
+  abort: AbortController;
+  claimedAtMs: number;
+}
+
+export function createCoordinator(deps: CoordinatorDeps): Coordinator {
+  const { logger } = deps;
+  const active = new Map<string, Active>();
+  const idle: (() => void)[] = [];
+  let stopping = false;
+  let claiming = false;
+  let again = false;
+  let poll: NodeJS.Timeout | undefined;
+
+  function poke(): void {
+    if (stopping) return;
+    if (claiming) {
+      again = true;
+      return;
+    }
+    claiming = true;
+    clearTimeout(poll);
+    claimWhileThereIsWork()
+      .catch((error: unknown) => logger.warn({ err: error }, 'claim failed; the next poll tries again'))
+      .finally(() => {
+        claiming = false;
+        if (stopping) return;
+        poll = setTimeout(poke, again ? 0 : POLL_MS);
+        again = false;
+      });
+  }
+
+  async function claimWhileThereIsWork(): Promise<void> {
+    for (;;) {
+      again = false;
+      const room = deps.concurrency - active.size;
+      if (room <= 0 || stopping) return;
+      const runs = await claim(deps.pool, deps.workerId, room);
+      for (const run of runs) begin(run);
+      if (runs.length < room && !again) return;
+    }
+  }
+
+  function begin(run: Run): void {
+    const entry: Active = { run, abort: new AbortController(), claimedAtMs: performance.now() };
+    active.set(run.id, entry);
+    logger.info({ runId: run.id, threadId: run.thread_id, epoch: run.epoch }, 'run claimed');
+    const timer = setTimeout(() => entry.abort.abort(new Stop('timeout')), deps.runTimeoutMs);
+    carryOut(entry)
+      .catch((error: unknown) => logger.error({ err: error, runId: run.id }, 'run not carried out'))
+      .finally(() => {
+        clearTimeout(timer);
+        active.delete(run.id);
+        if (active.size === 0) for (const resolve of idle.splice(0)) resolve();
+        poke();
+      });
+  }
+
+  async function carryOut(entry: Active): Promise<void> {
+    const execution = await execute(deps.execute, entry.run, entry.abort);
+    if (execution === null) {
+      logger.warn({ runId: entry.run.id, epoch: entry.run.epoch }, 'run lost to another owner; nothing written');
+      return;
+    }
+    await finalizeUntilKnown(entry, execution);
+  }
+
+  /** The end is stored however long Postgres is away, unless the run is lost meanwhile. */
+  async function finalizeUntilKnown(entry: Active, { outcome, given }: Execution): Promise<void> {
+    const { run, abort } = entry;
+    for (let delayMs = 50; ; delayMs = Math.min(delayMs * 2, 2_000)) {
+      try {
+        const by = { owner: true, epoch: run.epoch, given } as const;
+        const result = await finalize(deps.finalize, run.id, by, outcome);
+        if (!result.applied)
+          logger.warn({ runId: run.id, epoch: run.epoch }, 'end not stored: the run has changed hands');
+        return;
+      } catch (error) {
+        const lost = abort.signal.reason instanceof Stop && abort.signal.reason.kind === 'lost';
+        if (lost || !(isUnavailable(error) || isConflict(error))) throw error;
+        logger.warn({ err: error, runId: run.id }, 'end not stored, trying again');
+        await new Promise((resolve) => setTimeout(resolve, delayMs));
+      }
+    }
+  }
+
+  return {
+    start: poke,
+    poke,
+    hasRoom: () => !stopping && active.size < deps.concurrency,
+    reconcile(owned, sentAtMs) {
+      const ledger = new Map(owned.map((run) => [run.id, run]));
+      for (const { run, abort, claimedAtMs } of active.values()) {
+        const known = ledger.get(run.id);
+        if (known?.epoch === run.epoch) {
+          if (known.cancel_requested) abort.abort(new Stop('cancel'));
+        } else if (claimedAtMs < sentAtMs) {
+          abort.abort(new Stop('lost'));
+        }
+      }
+    },
+    get running() {
+      return active.size;
+    },
+    async stop(timeoutMs) {
+      stopping = true;
+      clearTimeout(poll);
+      if (active.size === 0) return;
+      let timer: NodeJS.Timeout | undefined;
+      await Promise.race([
+        new Promise<void>((resolve) => idle.push(resolve)),
+        new Promise<void>((resolve) => {
+          timer = setTimeout(resolve, timeoutMs);
+        }),
+      ]);
+      clearTimeout(timer);
+    },
+  };
+}

@@ -1,0 +1,24 @@
+/** Why an execution is stopped from outside; the abort reason its signal carries. */
+export type StopKind =
+  /** A person asked for it. */
+  | 'cancel'
+  /** Another worker owns the run now, or nobody knows: write nothing more. */
+  | 'lost'
+  /** The run's total time is over. */
+  | 'timeout';
+
+export class Stop extends Error {
+  override readonly name = 'Stop';
+  readonly kind: StopKind;
+
+  constructor(kind: StopKind) {
+    super(`execution stopped: ${kind}`);
+    this.kind = kind;
+  }
+}
+
+/** The kind of stop a signal carries; null while it is not aborted. */
+export function stopOf(signal: AbortSignal): StopKind | null {
+  if (!signal.aborted) return null;
+  return signal.reason instanceof Stop ? signal.reason.kind : 'lost';
+}
