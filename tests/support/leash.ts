@@ -8,23 +8,19 @@ import { createInterface } from 'node:readline';
 /**
  * `$1` is the stop signal, `$2` a directory to remove when we are gone or empty, the rest the command. The first line out
  * is the pid, the last `exit <code>`. The watcher is killed before the shell ends, so it never signals a reused pid.
+ * SIGPIPE is ignored because nobody reads what is said after our death.
  */
 const LEASH = `
 signal=$1; dir=$2; shift 2
 exec 3<&0
 "$@" 3<&- </dev/null >&2 & child=$!
 echo "$child"
-(
-  trap 'kill "$!"; exit' TERM
-  cat <&3 & wait "$!"
-  kill -s CONT "$child"; kill -s "$signal" "$child"
-  sleep 10 & wait "$!"
-  kill -s KILL "$child"
-) >/dev/null 2>&1 & watcher=$!
+( cat <&3; kill -s CONT "$child"; kill -s "$signal" "$child" ) >/dev/null 2>&1 & watcher=$!
 exec 3<&-
-wait "$child"; code=$?
+trap '' PIPE
+wait "$child" 2>/dev/null; code=$?
 kill "$watcher" 2>/dev/null
-echo "exit $code"
+echo "exit $code" 2>/dev/null
 [ -z "$dir" ] || { cat >/dev/null; rm -rf "$dir"; }
 `;
 
@@ -35,7 +31,7 @@ export interface Leashed {
   /** What it wrote so far, both streams. */
   output(): string;
   signal(name: NodeJS.Signals): void;
-  /** Stops it (its own stop signal, then SIGKILL after 10 s) and waits for it. Safe to repeat. */
+  /** Stops it (its stop signal, SIGKILL when that has not ended it in 10 s) and waits for it. Safe to repeat. */
   stop(): Promise<void>;
 }
 
@@ -51,12 +47,13 @@ export async function leash(
     orphanDir?: string;
     user?: { uid?: number; gid?: number };
     env?: NodeJS.ProcessEnv;
+    cwd?: string;
   } = {},
 ): Promise<Leashed> {
   const script = ['-c', LEASH, 'leash', options.stopSignal ?? 'INT', options.orphanDir ?? '', ...command];
   const shell = spawn('/bin/sh', script, {
     ...options.user,
-    cwd: '/',
+    cwd: options.cwd ?? '/',
     env: options.env ?? process.env,
     // Its own session: Ctrl-C at the terminal reaches us, and then the leash, in this order.
     detached: true,
@@ -90,7 +87,9 @@ export async function leash(
     },
     async stop() {
       shell.stdin.end();
+      const patience = setTimeout(() => process.kill(pid, 'SIGKILL'), 10_000);
       await exited.promise;
+      clearTimeout(patience);
     },
   };
 }
