@@ -51,7 +51,7 @@ async function flatOut(response: ServerResponse, tokens: number, left: AbortSign
   for (let sent = 0; sent < tokens && !left.aborted; sent += FRAMES_PER_WRITE) {
     const count = Math.min(FRAMES_PER_WRITE, tokens - sent);
     const flowing = response.write(count === FRAMES_PER_WRITE ? slab : slab.subarray(0, token.length * count));
-    if (!flowing) await Promise.race([once(response, 'drain'), once(response, 'close')]);
+    if (!flowing) await once(response, 'drain', { signal: left }).catch(() => undefined); // aborted: the loop ends
   }
 }
 

@@ -226,8 +226,13 @@ async function readBody(request: IncomingMessage): Promise<string> {
 function sleep(ms: number, left: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (left.aborted) return resolve();
-    const timer = setTimeout(resolve, ms);
-    left.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
+    const done = () => {
+      clearTimeout(timer);
+      left.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    left.addEventListener('abort', done, { once: true });
   });
 }
 
