@@ -93,6 +93,7 @@ export async function startTcpProxy(target: { host?: string; port: number }): Pr
         .then(() => {
           heldBytes -= chunk.length;
         });
+      queue.catch(() => reset(pair));
       if (heldBytes > 1024 ** 2) await queue;
     }
     await queue;
