@@ -42,7 +42,8 @@ const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
 export async function execute(deps: ExecuteDeps, run: Run, abort: AbortController): Promise<Execution | null> {
   const { signal } = abort;
   const writer = deps.writer.open(run.id, run.epoch, () => abort.abort(new Stop('lost')));
-  const saver = openSaver(deps.checkpointPool, { id: run.id, graphId: run.graph_id });
+  const owner = { runId: run.id, epoch: run.epoch, graphId: run.graph_id };
+  const saver = openSaver(deps.checkpointPool, owner, () => abort.abort(new Stop('lost')));
   const translator = createTranslator({ write: (event) => writer.write(event) });
   writer.write({
     type: 'run.started',
