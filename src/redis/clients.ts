@@ -64,7 +64,7 @@ export function createRedis(options: { url: string; logger?: Logger | undefined 
 }
 
 function connect(url: string, role: 'commands' | 'subscriber', logger: Logger | undefined): Redis {
-  const settings = {
+  const client = new Redis(url, {
     protocol: 2,
     connectionName: `runledger-${role}`,
     enableOfflineQueue: false,
@@ -76,9 +76,8 @@ function connect(url: string, role: 'commands' | 'subscriber', logger: Logger | 
     socketTimeout: SILENCE_MS,
     disconnectTimeout: 100,
     keepAlive: 5_000,
-    retryStrategy: (times: number) => Math.min(MAX_BACKOFF_MS, 25 * 2 ** times) * (0.75 + Math.random() / 4),
-  };
-  const client = new Redis(url, settings);
+    retryStrategy: (times) => Math.min(MAX_BACKOFF_MS, 25 * 2 ** times) * (0.75 + Math.random() / 4),
+  });
   let lost = false;
   // Without a listener an error event would end the process. One line per outage, not per attempt.
   client.on('error', (error: Error) => {
