@@ -120,6 +120,7 @@ export const DELTA_HISTORY = `
     ) rest
     join checkpoints p on p.thread_id = $1 and p.checkpoint_ns = $2 and p.checkpoint_id = chain.parent_checkpoint_id
     where cardinality(rest.wanted) > 0)
+  select * from (
   select 'write' as kind, chain.depth, w.task_path, w.task_id, w.idx, w.channel, w.type, w.blob
   from chain
   join checkpoint_writes w
@@ -131,7 +132,16 @@ export const DELTA_HISTORY = `
   join checkpoint_blobs b
     on b.thread_id = $1 and b.checkpoint_ns = $2 and b.channel = c.channel
    and b.version = chain.versions ->> c.channel and b.type <> 'empty'
+  ) found
   order by depth desc, task_path collate "C" nulls first, task_id collate "C", idx`;
+
+/** run, epoch, thread: removes a lineage's checkpoints under the fence. */
+export const DELETE_THREAD = `${FENCE},
+  blobs as (delete from checkpoint_blobs b using fence where b.thread_id = $3),
+  writes as (delete from checkpoint_writes w using fence where w.thread_id = $3),
+  gone as (delete from checkpoints c using fence where c.thread_id = $3),
+  tip as (update lineages set tip_checkpoint_id = null from fence where lineages.id = $4::uuid)
+  select exists (select 1 from fence) as owned`;
 
 /** thread ids */
 export const DELETE_LINEAGES = ['checkpoint_writes', 'checkpoint_blobs', 'checkpoints'].map(

@@ -24,6 +24,7 @@ import {
   writesSortKey,
 } from '@langchain/langgraph-checkpoint';
 import { PostgresSaver } from '@langchain/langgraph-checkpoint-postgres';
+import type { JsonObject } from '#src/events/event.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import {
   DELETE_LINEAGES,
@@ -34,13 +35,14 @@ import {
   PUT_WRITES,
   UPSERT_WRITES,
 } from './checkpoint-sql.ts';
-import { isLegacyVersion, nextVersion, restoreVersions, unifyVersions } from './checkpoint-versions.ts';
+import { nextVersion, SALTS } from './checkpoint-versions.ts';
 
 /** Whose writes these are. */
 export interface SaverOwner {
   runId: string;
   epoch: number;
-  graphId: string;
+  /** What every checkpoint's metadata says beside LangGraph's own: run, graph, the configurable. */
+  metadata: JsonObject;
 }
 
 export interface RunSaver {
@@ -110,10 +112,11 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   /** LangGraph's interface says number, its runtime takes strings; @see checkpoint-versions.ts */
   override getNextVersion(current: number | undefined): number {
-    return nextVersion(current as number | string | undefined, randomInt(1e9)) as unknown as number;
+    return nextVersion(current as number | string | undefined, randomInt(1, SALTS)) as number;
   }
 
   override getTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
+    if (config.configurable?.thread_id === undefined) return Promise.resolve(undefined);
     return this.#call(() => this.#readTuple(config));
   }
 
@@ -145,7 +148,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     });
     return {
       config: at(head.checkpoint_id),
-      checkpoint: unifyVersions({ ...head.checkpoint, channel_values: Object.fromEntries(values) }),
+      checkpoint: { ...head.checkpoint, channel_values: Object.fromEntries(values) },
       metadata: head.metadata,
       ...(head.parent_id === null ? {} : { parentConfig: at(head.parent_id) }),
       pendingWrites: await Promise.all(
@@ -181,8 +184,8 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     return this.#call(async () => {
       const { threadId, ns } = placeOf(config);
       const blobs = await this.#dumpBlobs(checkpoint.channel_values, newVersions);
-      const { channel_values: _stored, ...bare } = restoreVersions(checkpoint);
-      const facts = { ...metadata, run_id: this.#owner.runId, graph_id: this.#owner.graphId };
+      const { channel_values: _stored, ...bare } = checkpoint;
+      const facts = { ...metadata, ...this.#owner.metadata };
       await this.#fenced('checkpoint_put', PUT, [
         threadId,
         ns,
@@ -203,13 +206,11 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   async #dumpBlobs(values: Record<string, unknown>, versions: ChannelVersions) {
     return Promise.all(
-      Object.entries(versions)
-        .filter(([, version]) => !isLegacyVersion(version))
-        .map(async ([channel, version]) => {
-          if (!(channel in values)) return { channel, version: String(version), type: 'empty', bytes: null };
-          const [type, bytes] = await this.serde.dumpsTyped(values[channel]);
-          return { channel, version: String(version), type, bytes: Buffer.from(bytes) };
-        }),
+      Object.entries(versions).map(async ([channel, version]) => {
+        if (!(channel in values)) return { channel, version: String(version), type: 'empty', bytes: null };
+        const [type, bytes] = await this.serde.dumpsTyped(values[channel]);
+        return { channel, version: String(version), type, bytes: Buffer.from(bytes) };
+      }),
     );
   }
 
@@ -257,9 +258,9 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     });
   }
 
-  /** A lineage is deleted with its thread, by `deleteCheckpoints`, in the transaction that deletes the rows. */
-  override deleteThread(): Promise<void> {
-    return Promise.reject(new Error('a run does not delete its own lineage'));
+  /** Removes the lineage's checkpoints while this run owns it. Deleting a thread is `deleteCheckpoints`. */
+  override deleteThread(threadId: string): Promise<void> {
+    return this.#call(() => this.#fenced('checkpoint_delete', DELETE_THREAD, [threadId, uuidOrNull(threadId)]));
   }
 
   get #pool(): Pool {

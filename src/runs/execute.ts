@@ -42,7 +42,8 @@ const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
 export async function execute(deps: ExecuteDeps, run: Run, abort: AbortController): Promise<Execution | null> {
   const { signal } = abort;
   const writer = deps.writer.open(run.id, run.epoch, () => abort.abort(new Stop('lost')));
-  const owner = { runId: run.id, epoch: run.epoch, graphId: run.graph_id };
+  const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
+  const owner = { runId: run.id, epoch: run.epoch, metadata };
   const saver = openSaver(deps.checkpointPool, owner, () => abort.abort(new Stop('lost')));
   const translator = createTranslator({ write: (event) => writer.write(event) });
   writer.write({
