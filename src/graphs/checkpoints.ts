@@ -26,8 +26,10 @@ import {
 import { PostgresSaver } from '@langchain/langgraph-checkpoint-postgres';
 import type { JsonObject } from '#src/events/event.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
+import { createCallGate } from './call-gate.ts';
 import {
   DELETE_LINEAGES,
+  DELETE_THREAD,
   DELTA_HISTORY,
   GET_TUPLE,
   LIST_IDS,
@@ -92,8 +94,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
   wrote = false;
   readonly #owner: SaverOwner;
   readonly #onFenced: () => void;
-  readonly #inFlight = new Set<Promise<unknown>>();
-  #closed = false;
+  readonly #gate = createCallGate(() => new SaverClosed('the run has ended'));
 
   constructor(pool: Pool, owner: SaverOwner, onFenced: () => void) {
     super(pool);
@@ -105,9 +106,8 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     return this;
   }
 
-  async close(): Promise<void> {
-    this.#closed = true;
-    await Promise.allSettled(this.#inFlight);
+  close(): Promise<void> {
+    return this.#gate.close();
   }
 
   /** LangGraph's interface says number, its runtime takes strings; @see checkpoint-versions.ts */
@@ -117,7 +117,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   override getTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
     if (config.configurable?.thread_id === undefined) return Promise.resolve(undefined);
-    return this.#call(() => this.#readTuple(config));
+    return this.#gate.pass(() => this.#readTuple(config));
   }
 
   async #readTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
@@ -168,7 +168,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
       options.before?.configurable?.checkpoint_id ?? null,
       options.limit ?? null,
     ];
-    const { rows } = await this.#call(() => this.#pool.query(LIST_IDS, values));
+    const { rows } = await this.#gate.pass(() => this.#pool.query(LIST_IDS, values));
     for (const row of rows) {
       const tuple = await this.getTuple({ configurable: row });
       if (tuple !== undefined) yield tuple;
@@ -181,7 +181,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     metadata: CheckpointMetadata,
     newVersions: ChannelVersions,
   ): Promise<RunnableConfig> {
-    return this.#call(async () => {
+    return this.#gate.pass(async () => {
       const { threadId, ns } = placeOf(config);
       const blobs = await this.#dumpBlobs(checkpoint.channel_values, newVersions);
       const { channel_values: _stored, ...bare } = checkpoint;
@@ -215,7 +215,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
   }
 
   override putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ''): Promise<void> {
-    return this.#call(async () => {
+    return this.#gate.pass(async () => {
       const { threadId, ns } = placeOf(config);
       const dumped = await Promise.all(writes.map(([, value]) => this.serde.dumpsTyped(value)));
       const special = writes.every(([channel]) => channel in WRITES_IDX_MAP);
@@ -237,7 +237,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     config: RunnableConfig;
     channels: string[];
   }): Promise<Record<string, DeltaChannelHistory>> {
-    return this.#call(async () => {
+    return this.#gate.pass(async () => {
       const { threadId, ns } = placeOf(options.config);
       const target =
         options.config.configurable?.checkpoint_id ?? (await this.#readTuple(options.config))?.checkpoint.id;
@@ -260,7 +260,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   /** Removes the lineage's checkpoints while this run owns it. Deleting a thread is `deleteCheckpoints`. */
   override deleteThread(threadId: string): Promise<void> {
-    return this.#call(() => this.#fenced('checkpoint_delete', DELETE_THREAD, [threadId, uuidOrNull(threadId)]));
+    return this.#gate.pass(() => this.#fenced('checkpoint_delete', DELETE_THREAD, [threadId, uuidOrNull(threadId)]));
   }
 
   get #pool(): Pool {
@@ -278,17 +278,6 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     if (rows[0]?.owned === true) return;
     this.#onFenced();
     throw new Fenced(`epoch ${epoch} does not own run ${runId}`);
-  }
-
-  async #call<T>(work: () => Promise<T>): Promise<T> {
-    if (this.#closed) throw new SaverClosed('the run has ended');
-    const call = work();
-    this.#inFlight.add(call);
-    try {
-      return await call;
-    } finally {
-      this.#inFlight.delete(call);
-    }
   }
 }
 
