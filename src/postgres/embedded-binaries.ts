@@ -17,12 +17,20 @@ export class EmbeddedPostgresError extends Error {
   override readonly name = 'EmbeddedPostgresError';
 }
 
+/** Whom to run a program as. Empty when this process is not root: as itself. */
+export interface ProgramUser {
+  uid?: number;
+  gid?: number;
+}
+
 export interface PostgresPrograms {
+  /** PostgreSQL's major version; data of another one cannot be opened. */
+  major: number;
   initdb: string;
   pgCtl: string;
   postgres: string;
-  /** What to spawn them with: PostgreSQL refuses to run as root. Empty when this process is not root. */
-  user: { uid?: number; gid?: number };
+  /** PostgreSQL refuses to run as root. */
+  user: ProgramUser;
 }
 
 export interface ProgramResult {
@@ -33,21 +41,23 @@ export interface ProgramResult {
 }
 
 /**
- * Finds the programs and sees that they start as the user they will run as; a root user's `node_modules` may lie where
- * the `postgres` user cannot go, then they are copied (60 MB, once) to `SYSTEM_HOME`. As root, creates the system user `postgres` if
- * there is none.
+ * Finds the programs and sees that they start as the user they will run as. A root's `node_modules` may lie where that
+ * user cannot go; then they are copied (60 MB, once) to `SYSTEM_HOME`.
+ * @param owner as root: the owner of an existing cluster. Without it root runs them as the system user `postgres`, which is
+ *   created if there is none.
  * @throws EmbeddedPostgresError
  */
-export async function postgresPrograms(): Promise<PostgresPrograms> {
+export async function postgresPrograms(owner?: { uid: number; gid: number }): Promise<PostgresPrograms> {
   const { root, version } = await locatePackage();
-  const user: PostgresPrograms['user'] = process.getuid?.() === 0 ? await postgresUser() : {};
-  const here = programsIn(join(root, 'native'), user);
+  const user: ProgramUser = process.getuid?.() === 0 ? (owner ?? (await postgresUser())) : {};
+  const major = Number.parseInt(version, 10);
+  const here = programsIn(join(root, 'native'), major, user);
   await makeExecutable(here);
   if (await starts(here)) return here;
   if (user.uid === undefined) throw notRunnable();
   const copied = join(SYSTEM_HOME, `postgresql-${version}`);
   await copyOnce(join(root, 'native'), copied);
-  const there = programsIn(copied, user);
+  const there = programsIn(copied, major, user);
   if (await starts(there)) return there;
   throw notRunnable();
 }
@@ -57,11 +67,7 @@ export async function postgresPrograms(): Promise<PostgresPrograms> {
  * `postgres` user). Its output is bounded by what PostgreSQL's tools print.
  * @throws what spawn throws: ENOENT, EACCES
  */
-export function runProgram(
-  command: string,
-  args: string[],
-  user: { uid?: number; gid?: number } = {},
-): Promise<ProgramResult> {
+export function runProgram(command: string, args: string[], user: ProgramUser = {}): Promise<ProgramResult> {
   return new Promise((settle, reject) => {
     const child = spawn(command, args, {
       ...user,
@@ -107,10 +113,10 @@ async function locatePackage(): Promise<{ root: string; version: string }> {
   }
 }
 
-function programsIn(native: string, user: PostgresPrograms['user']): PostgresPrograms {
+function programsIn(native: string, major: number, user: ProgramUser): PostgresPrograms {
   const suffix = process.platform === 'win32' ? '.exe' : '';
   const program = (name: string) => join(native, 'bin', name + suffix);
-  return { initdb: program('initdb'), pgCtl: program('pg_ctl'), postgres: program('postgres'), user };
+  return { initdb: program('initdb'), pgCtl: program('pg_ctl'), postgres: program('postgres'), major, user };
 }
 
 async function starts(programs: PostgresPrograms): Promise<boolean> {

@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 /**
  * `$1` is the stop signal, `$2` a directory to remove when we are gone or empty, the rest the command. The first line out
  * is the pid, the last `exit <code>`. The watcher is killed before the shell ends, so it never signals a reused pid.
- * SIGPIPE is ignored because nobody reads what is said after our death.
+ * SIGPIPE is ignored because nobody reads what is said after our death; INT and TERM because they are for the process.
  */
 const LEASH = `
 signal=$1; dir=$2; shift 2
@@ -17,7 +17,7 @@ exec 3<&0
 echo "$child"
 ( cat <&3; kill -s CONT "$child"; kill -s "$signal" "$child" ) >/dev/null 2>&1 & watcher=$!
 exec 3<&-
-trap '' PIPE
+trap '' PIPE INT TERM
 wait "$child" 2>/dev/null; code=$?
 kill "$watcher" 2>/dev/null
 echo "exit $code" 2>/dev/null
@@ -26,6 +26,8 @@ echo "exit $code" 2>/dev/null
 
 export interface Leashed {
   readonly pid: number;
+  /** Of the leash and the process: `process.kill(-groupPid, 'SIGINT')` is a Ctrl-C, which the leash itself ignores. */
+  readonly groupPid: number;
   /** Resolves with the exit code (128 + n when signal n ended it) once the process is gone. */
   readonly exited: Promise<number>;
   /** What it wrote so far, both streams. */
@@ -80,6 +82,7 @@ export async function leash(
   const pid = await started.promise;
   return {
     pid,
+    groupPid: shell.pid ?? pid,
     exited: exited.promise,
     output: () => output,
     signal: (name) => {
