@@ -1,0 +1,26 @@
+/** The REST dialect: Runledger's own API, under /api/v1. */
+import type { FastifyPluginAsync } from 'fastify';
+import type { ZodTypeProvider } from 'fastify-type-provider-zod';
+import { authHook } from '#src/http/auth.ts';
+import { createErrorHandler } from '#src/http/errors.ts';
+import type { DialectDeps } from '../dialect.ts';
+import { createRunStream } from '../stream.ts';
+import { renderRefusal } from './errors.ts';
+import { project, RESYNC } from './project.ts';
+import type { RestApp } from './route.ts';
+import { addMessageRoutes } from './routes-messages.ts';
+import { addRunRoutes } from './routes-runs.ts';
+import { addThreadRoutes } from './routes-threads.ts';
+
+/** To be mounted with the prefix REST_PREFIX (links.ts), after openapi.ts. */
+export function restDialect(deps: DialectDeps): FastifyPluginAsync {
+  return async (scope) => {
+    const app: RestApp = scope.withTypeProvider<ZodTypeProvider>();
+    app.addHook('onRequest', authHook(deps.authenticate));
+    app.setErrorHandler(createErrorHandler({ render: renderRefusal, logger: deps.logger }));
+    const openStream = createRunStream({ ...deps, projector: { project, resync: RESYNC } });
+    addThreadRoutes(app, deps);
+    addMessageRoutes(app, { ...deps, openStream });
+    addRunRoutes(app, deps);
+  };
+}

@@ -1,0 +1,74 @@
+/** The only loop between a run and an event stream: decide, follow, project, send. Every dialect's streams go through it. */
+import type { FastifyBaseLogger, FastifyReply } from 'fastify';
+import type { Cursor } from '#src/events/cursor.ts';
+import type { Client } from '#src/http/client.ts';
+import type { Sse } from '#src/http/sse.ts';
+import { encodeFrames } from '#src/http/sse-frame.ts';
+import type { Run } from '#src/runs/run.ts';
+import type { Followed, RunService } from '#src/runs/service.ts';
+import type { FollowedEvent, Projector } from './dialect.ts';
+
+export interface RunStreamRequest {
+  reply: FastifyReply;
+  /** Watched since before the first await of the handler. */
+  client: Client;
+  run: Run;
+  /** Exclusive; BEFORE_START for everything. */
+  after: Cursor;
+  /** This response created or started the run: the client's leaving it counts for `on_disconnect`. */
+  startedTheRun: boolean;
+}
+
+/**
+ * Makes the stream of one dialect. The result answers a request with the run's events: refusals first, with a real
+ * status; then headers, then frames to the run's end.
+ * @throws (by the result) STREAM_EXPIRED
+ */
+export function createRunStream(deps: {
+  runs: Pick<RunService, 'openStream' | 'follow' | 'disconnected'>;
+  sse: Sse;
+  projector: Projector;
+  logger: FastifyBaseLogger;
+}): (request: RunStreamRequest) => Promise<FastifyReply> {
+  const { runs, sse, projector, logger } = deps;
+  // Frames of an entry, made once for all its viewers; they live as long as the hub holds the entry.
+  const rendered = new WeakMap<object, Buffer>();
+  const resync = encodeFrames([projector.resync]);
+
+  function render(item: FollowedEvent): Buffer {
+    const cached = rendered.get(item.entry);
+    if (cached !== undefined) return cached;
+    const bytes = encodeFrames(projector.project(item));
+    rendered.set(item.entry, bytes);
+    return bytes;
+  }
+
+  /** Per stream: the head of a message can be lost with the start of a log. That is said once per message. */
+  function encoder(): (item: Followed) => Buffer {
+    let lostHeads: Set<Cursor> | null = null;
+    return (item) => {
+      if (item.kind === 'resync') return resync;
+      const { event, head } = item;
+      if ((event.type !== 'message.delta' && event.type !== 'message.chunk') || head !== null) return render(item);
+      lostHeads ??= new Set();
+      if (lostHeads.has(event.m)) return Buffer.alloc(0);
+      lostHeads.add(event.m);
+      return resync;
+    };
+  }
+
+  return async ({ reply, client, run, after, startedTheRun }) => {
+    await runs.openStream(run);
+    return sse.send(reply, {
+      client,
+      items: (signal) => runs.follow(run, after, signal),
+      encode: encoder(),
+      onEnd: (end) => {
+        if (!startedTheRun || end !== 'client_left') return;
+        runs.disconnected(run).catch((error: unknown) => {
+          logger.error({ err: error, run_id: run.id }, 'a disconnect could not be acted on');
+        });
+      },
+    });
+  };
+}
