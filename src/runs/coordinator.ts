@@ -5,12 +5,15 @@ import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
 import { claim } from './claim.ts';
 import { type ExecuteDeps, type Execution, execute } from './execute.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
+import { handBack, type PutBackDeps } from './put-back.ts';
 import type { Run } from './run.ts';
-import { Stop } from './stop.ts';
+import { Stop, stopOf } from './stop.ts';
 import type { OwnedRun } from './worker.ts';
 
 /** How often the queue is looked at without any hint. */
 const POLL_MS = 1_000;
+/** How long stopped executions may take to close before the process goes; what is left is recovered by a peer. */
+const CLOSE_MS = 5_000;
 
 export interface Coordinator {
   start(): void;
@@ -18,12 +21,17 @@ export interface Coordinator {
   poke(): void;
   /** Whether this worker would take another run now. */
   hasRoom(): boolean;
+  /** Nothing more is claimed; what runs goes on. */
+  stopClaiming(): void;
   /** What the ledger said at a renewal sent at `sentAtMs`: runs not in it are lost, runs in it may be asked to stop. */
   reconcile(owned: OwnedRun[], sentAtMs: number): void;
   /** Executing runs. */
   readonly running: number;
-  /** Claims nothing more; resolves when the last execution has ended or `timeoutMs` has passed. */
-  stop(timeoutMs: number): Promise<void>;
+  /**
+   * Claims nothing more, and lets what runs end. After `timeoutMs` the rest is stopped and handed back, so that another
+   * worker goes on with it. Resolves when nothing of this worker runs any more.
+   */
+  drain(timeoutMs: number): Promise<void>;
 }
 
 export interface CoordinatorDeps {
@@ -33,6 +41,9 @@ export interface CoordinatorDeps {
   runTimeoutMs: number;
   execute: ExecuteDeps;
   finalize: FinalizeDeps;
+  putBack: PutBackDeps;
+  /** A run of this worker waits for another one. */
+  onHandedBack: () => void;
   logger: Logger;
 }
 
@@ -97,6 +108,11 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
 
   async function carryOut(entry: Active): Promise<void> {
     const execution = await execute(deps.execute, entry.run, entry.abort);
+    if (execution === null && stopOf(entry.abort.signal) === 'drain') {
+      await handBack(deps.putBack, entry.run);
+      deps.onHandedBack();
+      return;
+    }
     if (execution === null) {
       logger.warn({ runId: entry.run.id, epoch: entry.run.epoch }, 'run lost to another owner; nothing written');
       return;
@@ -123,6 +139,22 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     }
   }
 
+  function stopClaiming(): void {
+    stopping = true;
+    clearTimeout(poll);
+  }
+
+  function untilIdle(timeoutMs: number): Promise<void> {
+    if (active.size === 0) return Promise.resolve();
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, timeoutMs);
+      idle.push(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
   return {
     start: poke,
     poke,
@@ -141,18 +173,12 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     get running() {
       return active.size;
     },
-    async stop(timeoutMs) {
-      stopping = true;
-      clearTimeout(poll);
-      if (active.size === 0) return;
-      let timer: NodeJS.Timeout | undefined;
-      await Promise.race([
-        new Promise<void>((resolve) => idle.push(resolve)),
-        new Promise<void>((resolve) => {
-          timer = setTimeout(resolve, timeoutMs);
-        }),
-      ]);
-      clearTimeout(timer);
+    stopClaiming,
+    async drain(timeoutMs) {
+      stopClaiming();
+      await untilIdle(timeoutMs);
+      for (const entry of active.values()) entry.abort.abort(new Stop('drain'));
+      await untilIdle(CLOSE_MS);
     },
   };
 }

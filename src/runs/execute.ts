@@ -1,29 +1,33 @@
 /** Drives a graph for one claimed run: parts become events, the end becomes an outcome. No status is written here. */
-import { Command } from '@langchain/langgraph';
 import type { Logger } from 'pino';
-import type { JsonObject } from '#src/events/event.ts';
+import type { Usage } from '#src/events/event.ts';
+import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter, RunWriter } from '#src/events/writer.ts';
 import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
+import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
-import { transcriptBefore } from '#src/threads/transcript.ts';
+import { drive } from './drive.ts';
 import { failure } from './failures.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { Stop, stopOf } from './stop.ts';
+import { droppedOf, progressOf, readPast } from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
   checkpointPool: Pool;
   graphs: GraphRegistry;
+  log: EventLog;
   writer: LogWriter;
   recursionLimit: number;
+  maxRetries: number;
   logger: Logger;
 }
 
-/** What finalize needs of an execution; null when the run was lost, and nothing may be written for it. */
+/** What finalize needs of an execution; null when the run was lost or is handed back, and no end may be written. */
 export interface Execution {
   outcome: Outcome;
   /** Ids the owner has given out; all of them are flushed or given up. */
@@ -32,114 +36,139 @@ export interface Execution {
 
 /** How long the last events may take to reach the log before the end is stored without waiting for them. */
 const FLUSH_MS = 2_000;
-const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
+const FIRST_RETRY_MS = 500;
+const LONGEST_RETRY_MS = 10_000;
 
 /**
- * Executes a run this worker has claimed until the graph ends, asks a person, fails, or `signal` stops it.
+ * Executes a run this worker has claimed until the graph ends, asks a person, fails, or `abort` stops it.
  * The saver handle is closed before this returns: nothing the graph still does can write a checkpoint.
  * Never rejects for what a graph or a model does; that is an outcome.
  */
 export async function execute(deps: ExecuteDeps, run: Run, abort: AbortController): Promise<Execution | null> {
   const { signal } = abort;
-  const writer = deps.writer.open(run.id, run.epoch, () => abort.abort(new Stop('lost')));
+  const lost = (): void => abort.abort(new Stop('lost'));
+  const writer = deps.writer.open(run.id, run.epoch, lost);
   const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
-  const owner = { runId: run.id, epoch: run.epoch, metadata };
-  const saver = openSaver(deps.checkpointPool, owner, () => abort.abort(new Stop('lost')));
-  const translator = createTranslator({ write: (event) => writer.write(event) });
-  writer.write({
-    type: 'run.started',
-    run_id: run.id,
-    thread_id: run.thread_id,
-    turn_id: run.turn_id,
-    graph_id: run.graph_id,
-  });
+  const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
   try {
+    const usage = await openLog(deps, run, writer, saver);
     const outcome =
       run.cancel_requested_at === null
-        ? await attempt(deps, run, { writer, saver, translator }, signal)
+        ? await attempts(deps, run, { writer, saver, usage }, signal)
         : emptyOutcome('cancelled');
     await saver.close();
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
-    if (writer.fenced) return null;
-    return { outcome: { ...outcome, leftCheckpoint: saver.wrote }, given: writer.given };
+    if (writer.fenced || stopOf(signal) === 'drain') return null;
+    return { outcome: { ...outcome, leftCheckpoint: outcome.leftCheckpoint || saver.wrote }, given: writer.given };
   } finally {
     await saver.close();
     writer.close();
   }
 }
 
-interface Attempt {
+/** The first entry of this epoch: the run begins, or another worker's run goes on. Returns the usage so far. */
+async function openLog(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunSaver): Promise<Usage | null> {
+  const who = { run_id: run.id, thread_id: run.thread_id, turn_id: run.turn_id };
+  if (run.epoch === 1) {
+    writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
+    return null;
+  }
+  const past = await readPast(deps.log, run, deps.logger);
+  const { checkpointId } = await progressOf(deps.pool, run);
+  writer.write({
+    type: 'run.taken_over',
+    ...who,
+    takeover: run.takeovers,
+    checkpoint_id: checkpointId,
+    after: past.after,
+    dropped: await droppedOf(saver, run, past.shown),
+  });
+  return past.usage;
+}
+
+interface Parts {
   writer: RunWriter;
   saver: RunSaver;
-  translator: RunTranslator;
+  /** Of former epochs and attempts. */
+  usage: Usage | null;
 }
 
-async function attempt(deps: ExecuteDeps, run: Run, parts: Attempt, signal: AbortSignal): Promise<Outcome> {
+/** Transient faults are tried again in place: same epoch, from the tip. */
+async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: AbortSignal): Promise<Outcome> {
+  let { usage } = parts;
+  for (let attempt = 1; ; attempt += 1) {
+    const { continues } = run.epoch > 1 || attempt > 1 ? await progressOf(deps.pool, run) : { continues: false };
+    const translator = createTranslator({
+      write: (event) => parts.writer.write(event),
+      continued: continues || run.command !== null,
+    });
+    const outcome = await once(deps, run, { ...parts, translator, continues }, signal);
+    usage = addUsageOrNull(usage, translator.usage());
+    if (outcome.transient && attempt <= deps.maxRetries && !signal.aborted) {
+      const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
+      parts.writer.write({ type: 'run.retry', attempt, delay_ms: delayMs, dropped: translator.unfinished() });
+      if (await sleptThrough(delayMs, signal)) continue;
+    }
+    return { ...outcome.end, usage, leftCheckpoint: continues };
+  }
+}
+
+interface Attempt extends Parts {
+  translator: RunTranslator;
+  continues: boolean;
+}
+
+async function once(
+  deps: ExecuteDeps,
+  run: Run,
+  parts: Attempt,
+  signal: AbortSignal,
+): Promise<{ end: Outcome; transient: boolean }> {
   const { translator } = parts;
   try {
-    await drive(deps, run, parts, signal);
+    const finalAnswer = await drive(deps, run, parts, signal);
     signal.throwIfAborted();
-    const answered = { usage: translator.usage(), answer: translator.answer() };
-    if (translator.interrupts.length === 0) return { ...emptyOutcome('succeeded'), ...answered };
-    return { ...emptyOutcome('interrupted'), ...answered, interrupts: translator.interrupts, held: translator.held };
+    const answer = translator.answer() ?? finalAnswer;
+    if (translator.interrupts.length === 0) return { end: { ...emptyOutcome('succeeded'), answer }, transient: false };
+    const { interrupts, held } = translator;
+    return { end: { ...emptyOutcome('interrupted'), answer, interrupts, held }, transient: false };
   } catch (error) {
-    return { ...failed(deps, run, error, signal), usage: translator.usage(), answer: translator.answer() };
+    const { end, transient } = badEnd(deps, run, error, signal);
+    return { end: { ...end, answer: translator.answer() }, transient };
   }
 }
 
-function failed(deps: ExecuteDeps, run: Run, error: unknown, signal: AbortSignal): Outcome {
+function badEnd(
+  deps: ExecuteDeps,
+  run: Run,
+  error: unknown,
+  signal: AbortSignal,
+): { end: Outcome; transient: boolean } {
   const stop = stopOf(signal);
-  if (stop === 'cancel') return emptyOutcome('cancelled');
-  if (stop === 'timeout') return emptyOutcome('failed', { error: failure('RUN_TIMEOUT') });
-  const { code } = classify(error);
-  deps.logger.error({ err: error, runId: run.id, threadId: run.thread_id, code }, 'run failed');
-  return emptyOutcome('failed', { error: failure(code) });
-}
-
-async function drive(deps: ExecuteDeps, run: Run, parts: Attempt, signal: AbortSignal): Promise<void> {
-  const { writer, saver, translator } = parts;
-  const configurable: JsonObject = {
-    ...run.config.configurable,
-    thread_id: run.lineage_id,
-    run_id: run.id,
-    graph_id: run.graph_id,
-    user_id: run.owner,
-  };
-  const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
-  const stream = await graph.stream(await inputOf(deps.pool, run), {
-    configurable,
-    metadata: { ...run.config.metadata, run_id: run.id, thread_id: run.thread_id, graph_id: run.graph_id },
-    ...(run.config.tags === undefined ? {} : { tags: run.config.tags }),
-    recursionLimit: run.config.recursion_limit ?? deps.recursionLimit,
-    streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !ALWAYS_RECORDED.includes(mode))],
-    subgraphs: true,
-    durability: 'sync',
-    callbacks: [translator.usageCallback],
-    signal,
-  });
-  for await (const part of stream) {
-    translator.part(part);
-    const room = writer.room();
-    if (room !== undefined) await untilAborted(room, signal);
+  if (stop === 'cancel') return { end: emptyOutcome('cancelled'), transient: false };
+  if (stop === 'timeout') return { end: emptyOutcome('failed', { error: failure('RUN_TIMEOUT') }), transient: false };
+  const { code, transient } = classify(error);
+  if (stop === null) {
+    deps.logger.error({ err: error, runId: run.id, threadId: run.thread_id, code, transient }, 'graph failed');
   }
+  return { end: emptyOutcome('failed', { error: failure(code) }), transient };
 }
 
-/** What the graph is started with: the answer's command, or the message, with the past if the graph asks for a transcript. */
-async function inputOf(pool: Pool, run: Run): Promise<unknown> {
-  if (run.command !== null) return new Command(run.command);
-  const ownLineage = run.lineage_id !== run.thread_id;
-  if (run.kind !== 'message' || run.turn_id === null || !ownLineage) return run.input;
-  const past = await transcriptBefore(pool, run.thread_id, run.turn_id);
-  const { messages } = run.input as { messages: JsonObject[] };
-  return { messages: [...past, ...messages] };
+function addUsageOrNull(a: Usage | null, b: Usage | null): Usage | null {
+  return b === null ? a : addUsage(a, b);
 }
 
-function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onAbort = (): void => reject(signal.reason);
-    if (signal.aborted) return onAbort();
-    signal.addEventListener('abort', onAbort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
+/** False when the signal aborted first. */
+function sleptThrough(ms: number, signal: AbortSignal): Promise<boolean> {
+  return new Promise((resolve) => {
+    const finish = (): void => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', finish);
+      resolve(!signal.aborted);
+    };
+    const timer = setTimeout(finish, ms);
+    signal.addEventListener('abort', finish, { once: true });
+    if (signal.aborted) finish();
   });
 }

@@ -178,3 +178,17 @@ function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0],
     });
   }, delayMs).unref();
 }
+
+/**
+ * Appends the seal of a run that ended, when its owner died between the commit and the seal. What it held is gone: a
+ * reader finds the hole before the seal and resyncs. For the recovery loop, when the owner is dead.
+ * @throws LogUnavailable
+ */
+export async function sealIfMissing(deps: FinalizeDeps, run: Run): Promise<void> {
+  if (run.log_end === null) return;
+  const last = await deps.log.last(run.id);
+  if (last !== null && last.cursor >= run.log_end) return;
+  const entries = endEntries(run.log_end, run, []);
+  await appendEnd({ log: deps.log, hub: deps.hub, runId: run.id, entries, ttlMs: deps.streamTtlMs });
+  deps.logger.warn({ runId: run.id }, 'missing seal appended');
+}

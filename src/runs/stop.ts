@@ -5,7 +5,9 @@ export type StopKind =
   /** Another worker owns the run now, or nobody knows: write nothing more. */
   | 'lost'
   /** The run's total time is over. */
-  | 'timeout';
+  | 'timeout'
+  /** This worker goes away: the run is handed back and goes on elsewhere. */
+  | 'drain';
 
 export class Stop extends Error {
   override readonly name = 'Stop';

@@ -31,6 +31,8 @@ export interface Worker {
   renewSoon(): void;
   /** Milliseconds since the last successful renewal was sent, by this process' monotonic clock. */
   renewalAgeMs(): number;
+  /** How long the lease has held without a lapse, in ms by this process' monotonic clock. */
+  leaseAgeMs(): number;
   /** Ends the presence: removes the row, gives the lock back. */
   stop(): Promise<void>;
 }
@@ -95,6 +97,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   let again = false;
   let stopped = false;
   let renewedAtMs = performance.now();
+  let heldSinceMs = performance.now();
 
   async function connect(): Promise<pg.Client> {
     const fresh = new pg.Client(connectionOptions(deps.databaseUrl, 'worker', deps.limits));
@@ -144,6 +147,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     const { rows } = await client.query<RenewRow>({ ...RENEW, values: [id, LEASE_MS] });
     // The row was swept while this process could not renew; it lives, so it says so again.
     if (rows[0]?.renewed === '0') await register(client);
+    if (sentAtMs - renewedAtMs > LEASE_MS) heldSinceMs = sentAtMs;
     renewedAtMs = sentAtMs;
     const owned = rows.flatMap((row) =>
       row.id === null ? [] : [{ id: row.id, epoch: row.epoch, cancel_requested: row.cancel_requested }],
@@ -186,6 +190,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     },
     renewSoon,
     renewalAgeMs: () => performance.now() - renewedAtMs,
+    leaseAgeMs: () => performance.now() - heldSinceMs,
     async stop() {
       stopped = true;
       clearTimeout(timer);

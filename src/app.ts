@@ -1,0 +1,145 @@
+/** The one place that sees every room: builds each from the config, wires them, and takes them down in the right order. */
+import type { AddressInfo } from 'node:net';
+import type { Logger } from 'pino';
+import type { Config } from './config.ts';
+import { renderRefusal } from './dialects/rest/errors.ts';
+import { restDialect } from './dialects/rest/index.ts';
+import { createHub } from './events/hub.ts';
+import type { EventLog } from './events/log.ts';
+import { createMemoryLog } from './events/memory-log.ts';
+import { createRedisLog } from './events/redis-log.ts';
+import { createLogWriter } from './events/writer.ts';
+import { createGraphRegistry } from './graphs/registry.ts';
+import { assertListenAllowed, createAuthenticate } from './http/auth.ts';
+import { registerHealth } from './http/health.ts';
+import { createMetrics, registerMetrics } from './http/metrics.ts';
+import { registerOpenapi } from './http/openapi.ts';
+import { createHttpServer } from './http/server.ts';
+import { createPool } from './postgres/pool.ts';
+import { createRedis, type RedisClients } from './redis/clients.ts';
+import { createEngine } from './runs/engine.ts';
+import { createThreadService } from './threads/service.ts';
+
+export interface App {
+  /** Where it listens, e.g. `http://127.0.0.1:8123`; null without the http role. */
+  readonly url: string | null;
+  /** The policy of Redis that could drop streams, when it has one. */
+  readonly evictionPolicy: string | null;
+  /**
+   * Readiness off, streams end with a hint to come back, runs get `runs.drain_timeout` to finish, the rest is handed
+   * back; then connections close. Can be called once.
+   */
+  close(): Promise<void>;
+}
+
+/**
+ * Starts everything on a database that is migrated.
+ * @param databaseUrl  the configured one, or the embedded server's
+ * @throws GraphLoadError, LogKindConflict, RedisUnavailable, what Postgres throws: nothing is left running
+ */
+export async function startApp(config: Config, databaseUrl: string, logger: Logger, version: string): Promise<App> {
+  const undo: (() => Promise<unknown>)[] = [];
+  const takeDown = async (): Promise<void> => {
+    for (const step of undo.splice(0).reverse()) {
+      await step().catch((error: unknown) => logger.error({ err: error }, 'a part did not close'));
+    }
+  };
+  try {
+    return await build(config, databaseUrl, logger, version, undo, takeDown);
+  } catch (error) {
+    await takeDown();
+    throw error;
+  }
+}
+
+async function build(
+  config: Config,
+  databaseUrl: string,
+  logger: Logger,
+  version: string,
+  undo: (() => Promise<unknown>)[],
+  takeDown: () => Promise<void>,
+): Promise<App> {
+  const pool = createPool(databaseUrl, 'app', config.postgres.poolSize, config.postgres, logger);
+  undo.push(() => pool.end());
+  const checkpointPool = createPool(
+    databaseUrl,
+    'checkpoints',
+    config.postgres.checkpointPoolSize,
+    config.postgres,
+    logger,
+  );
+  undo.push(() => checkpointPool.end());
+
+  const { log, redis } = await openLog(config, logger);
+  undo.push(() => log.close());
+  const hub = createHub({ log, logger });
+  undo.push(() => hub.close());
+  const writer = createLogWriter({ log, deliver: hub.deliver, limits: config.events, logger });
+  undo.push(() => writer.close());
+
+  const graphs = await createGraphRegistry({ graphs: config.graphs, model: config.model, logger });
+  const metrics = createMetrics({ logger });
+  const engine = await createEngine({
+    config,
+    databaseUrl: config.postgres.directUrl ?? databaseUrl,
+    pool,
+    checkpointPool,
+    log,
+    hub,
+    writer,
+    graphs,
+    logger,
+  });
+  for (const reading of engine.readings) metrics.observe(reading);
+  undo.push(() => engine.close());
+
+  const url = config.roles.includes('http') ? await serve() : null;
+  return { url, evictionPolicy: await evictionPolicy(redis), close: takeDown };
+
+  async function serve(): Promise<string> {
+    const { auth, http } = config;
+    assertListenAllowed({ mode: auth.mode, host: http.host, allowPublic: http.allowPublic });
+    const { app, sse, closing } = await createHttpServer({ options: http, logger, metrics, renderRefusal });
+    registerHealth(app, {
+      checks: { postgres: () => pool.query('select 1'), log: () => log.ping() },
+      isDraining: () => engine.draining || closing.aborted,
+      logger,
+    });
+    registerMetrics(app, metrics);
+    await registerOpenapi(app, { prefix: '/api/v1', version });
+    await app.register(
+      restDialect({
+        runs: engine.runs,
+        threads: createThreadService({ pool }),
+        graphs,
+        sse,
+        authenticate: createAuthenticate(auth),
+        closing,
+        logger,
+      }),
+      { prefix: '/api/v1' },
+    );
+    await app.listen({ host: http.host, port: http.port });
+    // Streams end first, while runs go on: a client that reconnects elsewhere misses nothing.
+    undo.push(() => app.close());
+    undo.push(async () => engine.beginDraining());
+    const { port } = app.server.address() as AddressInfo;
+    return `http://${http.host.includes(':') ? `[${http.host}]` : http.host}:${port}`;
+  }
+}
+
+async function openLog(config: Config, logger: Logger): Promise<{ log: EventLog; redis: RedisClients | null }> {
+  if (config.redisUrl === null) {
+    return { log: createMemoryLog({ memoryLimitBytes: config.events.memoryLimitBytes }), redis: null };
+  }
+  const redis = createRedis({ url: config.redisUrl, logger });
+  return { log: createRedisLog({ redis, logger }), redis };
+}
+
+/** Only `noeviction` keeps streams safe; anything else is said at the start. */
+async function evictionPolicy(redis: RedisClients | null): Promise<string | null> {
+  if (redis === null) return null;
+  const policy = await redis.checkEvictionPolicy();
+  return policy === 'noeviction' ? null : policy;
+}

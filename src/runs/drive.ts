@@ -1,0 +1,83 @@
+/** One pass of a graph: its input, its config, and the loop that hands every part to the translator. */
+import { Command } from '@langchain/langgraph';
+import type { JsonObject } from '#src/events/event.ts';
+import type { RunWriter } from '#src/events/writer.ts';
+import type { RunSaver } from '#src/graphs/checkpoints.ts';
+import type { GraphRegistry } from '#src/graphs/graph.ts';
+import { answerInState } from '#src/graphs/state-answer.ts';
+import type { RunTranslator } from '#src/graphs/translate.ts';
+import type { Pool } from '#src/postgres/pool.ts';
+import { transcriptBefore } from '#src/threads/transcript.ts';
+import type { Answer } from './outcome.ts';
+import type { Run } from './run.ts';
+
+/** What every run records, whatever its creator asked for. */
+const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
+
+export interface DriveDeps {
+  pool: Pool;
+  graphs: GraphRegistry;
+  recursionLimit: number;
+}
+
+export interface DriveParts {
+  writer: RunWriter;
+  saver: RunSaver;
+  translator: RunTranslator;
+  /** The graph has taken the run's input or answer already: it goes on from the tip. */
+  continues: boolean;
+}
+
+/**
+ * Runs the graph to its end, or throws what it threw; `signal` reaches model calls and tools.
+ * Returns the answer in the final state when the pass itself showed none (a run that was taken over at its very end).
+ */
+export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal: AbortSignal): Promise<Answer | null> {
+  const { writer, saver, translator } = parts;
+  const configurable: JsonObject = {
+    ...run.config.configurable,
+    thread_id: run.lineage_id,
+    run_id: run.id,
+    graph_id: run.graph_id,
+    user_id: run.owner,
+  };
+  const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+  signal.throwIfAborted();
+  const stream = await graph.stream(parts.continues ? null : await inputOf(deps.pool, run), {
+    configurable,
+    metadata: { ...run.config.metadata, run_id: run.id, thread_id: run.thread_id, graph_id: run.graph_id },
+    ...(run.config.tags === undefined ? {} : { tags: run.config.tags }),
+    recursionLimit: run.config.recursion_limit ?? deps.recursionLimit,
+    streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !ALWAYS_RECORDED.includes(mode))],
+    subgraphs: true,
+    durability: 'sync',
+    callbacks: [translator.usageCallback],
+    signal,
+  });
+  for await (const part of stream) {
+    translator.part(part);
+    const room = writer.room();
+    if (room !== undefined) await untilAborted(room, signal);
+  }
+  if (!parts.continues || translator.answer() !== null) return null;
+  return answerInState(await graph.getState({ configurable: { thread_id: run.lineage_id } }));
+}
+
+/** What the graph is started with: the answer's command, or the message, with the past if the graph asks for a transcript. */
+async function inputOf(pool: Pool, run: Run): Promise<unknown> {
+  if (run.command !== null) return new Command(run.command);
+  const ownLineage = run.lineage_id !== run.thread_id;
+  if (run.kind !== 'message' || run.turn_id === null || !ownLineage) return run.input;
+  const past = await transcriptBefore(pool, run.thread_id, run.turn_id);
+  const { messages } = run.input as { messages: JsonObject[] };
+  return { messages: [...past, ...messages] };
+}
+
+function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => reject(signal.reason);
+    if (signal.aborted) return onAbort();
+    signal.addEventListener('abort', onAbort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
+  });
+}

@@ -1,0 +1,86 @@
+/**
+ * Going on with a run that another worker, or another attempt, began: from the tip of its lineage, without running
+ * finished nodes again and without giving an answer to an interrupt a second time.
+ */
+import type { Logger } from 'pino';
+import { decodeEvent } from '#src/events/codec.ts';
+import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
+import type { Usage } from '#src/events/event.ts';
+import type { EventLog } from '#src/events/log.ts';
+import type { RunSaver } from '#src/graphs/checkpoints.ts';
+import { storedMessageIds } from '#src/graphs/stored-messages.ts';
+import { addUsage } from '#src/graphs/usage.ts';
+import type { Queryable } from '#src/postgres/pool.ts';
+import type { Run } from './run.ts';
+
+/** What the log says of a run's former epochs. */
+export interface Past {
+  /** The last id in the log; a reader that did not get that far must resync. */
+  after: Cursor;
+  /** AI messages shown so far: id -> namespace. */
+  shown: Map<string, string[]>;
+  usage: Usage | null;
+}
+
+const PAGE = 1_000;
+
+/**
+ * Reads the log of the former epochs. When it cannot be read (Redis is away) nothing is known of it: `after` is then the
+ * highest id they can have given out, so that every reader resyncs.
+ */
+export async function readPast(log: EventLog, run: Run, logger: Logger): Promise<Past> {
+  const past: Past = { after: BEFORE_START, shown: new Map(), usage: null };
+  try {
+    for (;;) {
+      const { entries } = await log.read(run.id, past.after, PAGE);
+      for (const entry of entries) {
+        past.after = entry.cursor;
+        const event = decodeEvent(entry.payload);
+        if (event?.type === 'message.head' || event?.type === 'message.whole') {
+          if (event.message.type === 'ai') past.shown.set(event.message.id, event.ns);
+        } else if (event?.type === 'run.usage') {
+          past.usage = addUsage(past.usage, event.usage);
+        }
+      }
+      if (entries.length < PAGE) return past;
+    }
+  } catch (error) {
+    logger.warn({ err: error, runId: run.id }, 'past of a taken-over run not readable; its readers resync');
+    return { ...past, after: cursorOf(run.epoch, 0) - 1 };
+  }
+}
+
+/** Messages that were shown but are in neither the checkpoints nor their pending writes: clients forget them. */
+export async function droppedOf(saver: RunSaver, run: Run, shown: Past['shown']): Promise<string[]> {
+  if (shown.size === 0) return [];
+  const namespaces = new Set(['', ...[...shown.values()].map((ns) => ns.join('|'))]);
+  const stored = await storedMessageIds(saver.saver, run.lineage_id, [...namespaces]);
+  return [...shown.keys()].filter((id) => !stored.has(id));
+}
+
+const PROGRESS = `
+  select l.tip_checkpoint_id as checkpoint_id,
+         coalesce(tip.run_id = $2::uuid, false)
+         or exists (
+           select 1 from checkpoint_writes w
+           where w.thread_id = l.id::text and w.checkpoint_ns = '' and w.checkpoint_id = l.tip_checkpoint_id
+             and w.channel = '__resume__' and w.run_id = $2::uuid) as continues
+  from lineages l
+  left join checkpoints tip
+    on tip.thread_id = l.id::text and tip.checkpoint_ns = '' and tip.checkpoint_id = l.tip_checkpoint_id
+  where l.id = $1::uuid`;
+
+/**
+ * Where the run stands. `continues`: its input or its answer is in the checkpoints already (the tip is its own, or the tip
+ * has a resume write made by it), so the graph is given null; giving it again would answer the next interrupt.
+ */
+export async function progressOf(
+  db: Queryable,
+  run: Run,
+): Promise<{ checkpointId: string | null; continues: boolean }> {
+  const { rows } = await db.query<{ checkpoint_id: string | null; continues: boolean }>(PROGRESS, [
+    run.lineage_id,
+    run.id,
+  ]);
+  return { checkpointId: rows[0]?.checkpoint_id ?? null, continues: rows[0]?.continues ?? false };
+}
