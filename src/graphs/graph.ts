@@ -34,14 +34,25 @@ export interface Translator {
   part(item: unknown): void;
   /** updates parts with __interrupt__, held until the run's end is committed. */
   readonly held: RunEvent[];
-  /** Interrupts seen at the root: {id, value}. */
+  /** Interrupts seen at the root: {id, value}, ids distinct. */
   readonly interrupts: { id: string; value: Json }[];
+  /** True once the root graph stopped to ask, or at a breakpoint (`interruptBefore`), which has no interrupt. */
+  readonly paused: boolean;
   /** The answer so far: the last AI text after the last tool call, at the root if the root has any. */
   answer(): { stream_id: string; content: Json } | null;
   /** Ids of AI messages streamed so far that no node has yet returned: what a retry or a takeover drops. */
   unfinished(): string[];
+  /**
+   * The same ids, which are then forgotten with their text, held parts and interrupts: for the `dropped` of a run.retry, before
+   * the graph is started again in place. Updates that LangGraph repeats after that are dropped.
+   */
+  forgetUnfinished(): string[];
+  /** To be called when the stream has ended, well or not: writes usage of finished calls that was still owed. */
+  end(): void;
   /** Usage summed over finished model calls, one count per call; null when no call reported any. */
   usage(): Usage | null;
+  /** True when this very error object was thrown by a model call of the run. For `classify`. */
+  fromModel(error: unknown): boolean;
 }
 
 export type WriteEvent = (event: Exclude<RunEvent, { type: 'run.sealed' }>) => Cursor;
