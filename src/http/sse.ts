@@ -30,7 +30,7 @@ export interface Sse {
   send<T>(reply: FastifyReply, source: SseSource<T>): FastifyReply;
   /** Streams open now. */
   readonly open: number;
-  /** Ends every stream, telling clients to come back in a second, and waits for their end. Later ones end at once. */
+  /** Ends every stream, telling clients to come back in a second, and waits for their end (4 s). Later ones end at once. */
   close(): Promise<void>;
 }
 
@@ -47,6 +47,8 @@ const COME_BACK = encodeFrames([{ comment: 'the server is closing', retry: 1000 
 const HIGH_WATER_MARK_BYTES = 16 * 1024;
 /** On shutdown, how long a reader that takes nothing is waited for, in milliseconds. */
 const CLOSE_GRACE_MS = 1000;
+/** And how long a source that does not heed its signal, so that it cannot hold up the shutdown. */
+const SOURCE_GRACE_MS = 4000;
 
 interface SseDeps {
   keepaliveMs: number;
@@ -56,7 +58,7 @@ interface SseDeps {
 }
 
 interface OpenStream {
-  /** Asks the stream to end; resolves when its response and its source are over. Never rejects. */
+  /** Asks the stream to end; resolves when its response and its source are over, or given up. Never rejects. */
   stop(): Promise<void>;
 }
 
@@ -85,7 +87,7 @@ export function createSse(deps: SseDeps): Sse {
     },
     async close() {
       closing = true;
-      while (streams.size > 0) await Promise.all(Array.from(streams, (stream) => stream.stop()));
+      await Promise.all(Array.from(streams, (stream) => stream.stop()));
     },
   };
 }
@@ -157,9 +159,16 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
       stopping = true;
       endedByUs = true;
       batcher?.wake();
-      const grace = setTimeout(() => endByForce('stream cut off at shutdown'), CLOSE_GRACE_MS);
-      await over;
-      clearTimeout(grace);
+      const givenUp = Promise.withResolvers<void>();
+      const timers = [
+        setTimeout(() => endByForce('stream cut off at shutdown'), CLOSE_GRACE_MS),
+        setTimeout(() => {
+          deps.logger.warn({ request_id: reply.request.id }, 'stream source did not end at shutdown');
+          givenUp.resolve();
+        }, SOURCE_GRACE_MS),
+      ];
+      await Promise.race([over, givenUp.promise]);
+      for (const timer of timers) clearTimeout(timer);
     },
   };
 }
