@@ -19,6 +19,7 @@ import {
   writeFile,
 } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   EmbeddedPostgresError,
   type PostgresPrograms,
@@ -31,6 +32,7 @@ import { freePort } from './free-port.ts';
 
 /** Role and database of the cluster. */
 export const NAME = 'runledger';
+const STOP_TIMEOUT_MS = 60_000;
 const SECRET_FILE = 'runledger.json';
 const OPTIONS = [
   'listen_addresses=127.0.0.1',
@@ -171,12 +173,17 @@ export async function startCluster(cluster: Cluster, port: number): Promise<bool
 
 /** Ends every connection and stops the cluster; it need not have been started by this process. */
 export async function stopCluster(cluster: Cluster): Promise<void> {
+  const running = await runningPostmaster(cluster);
+  if (running === null) return;
   const { pgCtl, user } = cluster.programs;
-  const stopped = await runProgram(pgCtl, ['stop', '-D', cluster.directory, '-m', 'fast', '-w', '-t', '60'], user);
-  if (stopped.code !== 0 && (await runningPostmaster(cluster)) !== null) {
-    throw new EmbeddedPostgresError('The embedded PostgreSQL did not stop within 60 s.', {
-      cause: new Error(stopped.stderr),
-    });
+  // pg_ctl's own wait would go on if another process starts the cluster again in between.
+  const asked = await runProgram(pgCtl, ['stop', '-D', cluster.directory, '-m', 'fast', '-W'], user);
+  const deadline = performance.now() + STOP_TIMEOUT_MS;
+  while ((await runningPostmaster(cluster))?.pid === running.pid) {
+    if (performance.now() > deadline) {
+      throw new EmbeddedPostgresError('The embedded PostgreSQL did not stop.', { cause: new Error(asked.stderr) });
+    }
+    await delay(20);
   }
 }
 

@@ -47,7 +47,7 @@ export async function startEmbeddedPostgres(options: { dataDir: string; logger: 
     logger.error({ err: error }, 'embedded postgres could not be set up');
     throw error;
   });
-  const first = await use(cluster, logger, null);
+  const first = await use(cluster, logger, null, () => false);
   const { port } = first;
   let current: Promise<Use | null> = Promise.resolve(first);
   let stopped: Promise<void> | null = null;
@@ -62,10 +62,11 @@ export async function startEmbeddedPostgres(options: { dataDir: string; logger: 
     logger.error('embedded postgres went down; starting it again');
     for (let pauseMs = 100; stopped === null; pauseMs = Math.min(pauseMs * 2, 5000)) {
       try {
-        const using = watch(await use(cluster, logger, port));
+        const using = watch(await use(cluster, logger, port, () => stopped !== null));
         logger.info('embedded postgres is up again');
         return using;
       } catch (error) {
+        if (stopped !== null) return null;
         logger.error({ err: error }, 'embedded postgres does not start');
         await delay(pauseMs);
       }
@@ -92,8 +93,11 @@ interface Use {
   reused: boolean;
 }
 
-/** Finds the cluster running or starts it. `fixedPort`: the port that URLs given out name; null at the first start. */
-async function use(cluster: Cluster, logger: Logger, fixedPort: number | null): Promise<Use> {
+/**
+ * Finds the cluster running or starts it. `fixedPort`: the port that URLs given out name; null at the first start.
+ * `givenUp`: it is not started any more, but one that runs is still joined, so that it can be stopped.
+ */
+async function use(cluster: Cluster, logger: Logger, fixedPort: number | null, givenUp: () => boolean): Promise<Use> {
   const deadline = performance.now() + START_TIMEOUT_MS;
   let startedHere = false;
   let refusals = 0;
@@ -101,6 +105,7 @@ async function use(cluster: Cluster, logger: Logger, fixedPort: number | null): 
   while (refusals < 5 && performance.now() < deadline) {
     const running = await runningPostmaster(cluster);
     if (running === null) {
+      if (givenUp()) break;
       const port = fixedPort ?? (await freePort(cluster.port));
       if (port !== cluster.port) logger.warn({ port }, 'the port of the embedded postgres is taken; using another');
       startedHere = await startCluster(cluster, port);

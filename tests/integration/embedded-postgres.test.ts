@@ -152,7 +152,13 @@ describe('the embedded Postgres', () => {
     expect(await isUp(first.url)).toBe(false);
   });
 
-  test('ends with the last of two that stop at the same moment, and a start meanwhile gets one that works', async () => {
+  test('ends when its users leave at the same moment', async () => {
+    const users = await Promise.all([start(), start()]);
+    await Promise.all(users.map((user) => user.stop()));
+    expect(await isUp(users[0].url)).toBe(false);
+  });
+
+  test('works for a process that starts while the last ones leave', async () => {
     const [a, b] = await Promise.all([startProcess(), startProcess()]);
     const { url } = await a.ready();
     await b.ready();

@@ -11,8 +11,8 @@ import {
   programEnvironment,
   runProgram,
 } from '#src/postgres/embedded-binaries.ts';
+import { freePort } from '#src/postgres/free-port.ts';
 import { type Leashed, leash } from './leash.ts';
-import { freePort } from './ports.ts';
 import { until } from './until.ts';
 
 export interface TestPostgres {

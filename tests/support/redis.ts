@@ -4,8 +4,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { Redis } from 'ioredis';
+import { freePort } from '#src/postgres/free-port.ts';
 import { type Leashed, leash } from './leash.ts';
-import { freePort } from './ports.ts';
 import { until } from './until.ts';
 
 export interface TestRedis {
