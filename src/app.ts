@@ -6,9 +6,9 @@ import { renderRefusal } from './dialects/rest/errors.ts';
 import { restDialect } from './dialects/rest/index.ts';
 import { createHub } from './events/hub.ts';
 import type { EventLog } from './events/log.ts';
+import { createLogWriter } from './events/log-writer.ts';
 import { createMemoryLog } from './events/memory-log.ts';
 import { createRedisLog } from './events/redis-log.ts';
-import { createLogWriter } from './events/writer.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
 import { assertListenAllowed, createAuthenticate } from './http/auth.ts';
 import { registerHealth } from './http/health.ts';
@@ -78,7 +78,7 @@ async function build(
   const writer = createLogWriter({ log, deliver: hub.deliver, limits: config.events, logger });
   undo.push(() => writer.close());
 
-  const graphs = await createGraphRegistry({ graphs: config.graphs, model: config.model, logger });
+  const graphs = await createGraphRegistry({ graphs: config.graphs, model: config.model });
   const metrics = createMetrics({ logger });
   const engine = await createEngine({
     config,

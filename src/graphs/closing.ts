@@ -7,6 +7,7 @@ import {
   type CheckpointTuple,
   copyCheckpoint,
   DeltaSnapshot,
+  maxChannelVersion,
   uuid6,
 } from '@langchain/langgraph-checkpoint';
 import type { DrivenGraph } from './graph.ts';
@@ -59,7 +60,7 @@ async function putMessages(
 ): Promise<void> {
   const checkpoint = copyCheckpoint(tip.checkpoint);
   const step = (tip.metadata?.step ?? -1) + 1;
-  const version = saver.getNextVersion(highestOf(checkpoint.channel_versions));
+  const version = saver.getNextVersion(maxChannelVersion(...Object.values(checkpoint.channel_versions)) as number);
   checkpoint.id = uuid6(Math.max(step, 0));
   checkpoint.ts = new Date().toISOString();
   checkpoint.channel_values[CHANNEL] = isDelta(graph.channels?.[CHANNEL]) ? new DeltaSnapshot(messages) : messages;
@@ -74,11 +75,6 @@ async function putMessages(
   const { [CHANNEL]: _snapshotted, ...counters } = metadata.counters_since_delta_snapshot ?? {};
   if (metadata.counters_since_delta_snapshot !== undefined) metadata.counters_since_delta_snapshot = counters;
   await saver.put(tip.config, checkpoint, metadata, { [CHANNEL]: version });
-}
-
-/** Versions of a lineage are all numbers or all fixed-width strings, so either order is their order. */
-function highestOf(versions: Record<string, number | string>): number {
-  return Object.values(versions).reduce((high, version) => (version > high ? version : high)) as number;
 }
 
 function isDelta(channel: unknown): boolean {

@@ -3,10 +3,12 @@ import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { Json, JsonObject, RunEvent, Usage } from '#src/events/event.ts';
 
-/** A compiled LangGraph graph, as far as we drive it (Pregel: stream, getState). */
+/** A compiled LangGraph graph, as far as we drive it (Pregel). */
 export interface DrivenGraph {
   stream(input: unknown, config: JsonObject | object): Promise<AsyncIterable<unknown>>;
   getState(config: object, options?: object): Promise<unknown>;
+  updateState(config: object, values: unknown, asNode?: string): Promise<unknown>;
+  readonly channels?: { readonly [name: string]: unknown };
   checkpointer?: unknown;
   name?: string | undefined;
 }
@@ -42,8 +44,10 @@ export interface Translator {
   answer(): { stream_id: string; content: Json } | null;
   /** Ids of AI messages streamed so far that no node has yet returned: what a retry or a takeover drops. */
   unfinished(): string[];
+  /** What people saw of those of the root: id and text, where there is any. Kept in the lineage when the run ends badly. */
+  partials(): { id: string; text: string }[];
   /**
-   * The same ids, which are then forgotten with their text, held parts and interrupts: for the `dropped` of a run.retry, before
+   * The unfinished ids, which are then forgotten with their text, held parts and interrupts: for the `dropped` of a run.retry, before
    * the graph is started again in place. Updates that LangGraph repeats after that are dropped.
    */
   forgetUnfinished(): string[];

@@ -22,6 +22,8 @@ export interface MessageFold {
   finished(call: FinishedCall): void;
   /** Ids of AI messages told to clients that no node has returned yet. */
   unfinished(): string[];
+  /** Text of the root's unfinished messages that streamed any. */
+  partials(): { id: string; text: string }[];
   /** Forgets the unfinished messages. */
   forget(): void;
   /** Writes usage that is still owed. */
@@ -147,6 +149,10 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold): Messa
       else owed.set(call.message_id, call);
     },
     unfinished: () => [...open.keys()],
+    partials: () =>
+      [...open.values()].flatMap((stream) =>
+        stream === null || stream.ns.length > 0 || stream.text === '' ? [] : [{ id: stream.id, text: stream.text }],
+      ),
     forget() {
       end();
       open.clear();

@@ -83,6 +83,7 @@ export function createTranslator({ write, continued = false }: TranslatorOptions
     },
     answer: answers.current,
     unfinished: messages.unfinished,
+    partials: messages.partials,
     forgetUnfinished() {
       const ids = messages.unfinished();
       messages.forget();

@@ -107,33 +107,38 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   }
 
   async function carryOut(entry: Active): Promise<void> {
-    const execution = await execute(deps.execute, entry.run, entry.abort);
-    if (execution === null && stopOf(entry.abort.signal) === 'drain') {
-      await handBack(deps.putBack, entry.run);
-      deps.onHandedBack();
-      return;
+    const { run, abort } = entry;
+    let execution: Execution | null;
+    try {
+      execution = await execute(deps.execute, run, abort);
+    } catch (error) {
+      logger.warn({ err: error, runId: run.id }, 'database away while the run was executed; handing it back');
+      return giveBack(entry);
     }
-    if (execution === null) {
-      logger.warn({ runId: entry.run.id, epoch: entry.run.epoch }, 'run lost to another owner; nothing written');
-      return;
-    }
-    await finalizeUntilKnown(entry, execution);
+    if (execution !== null) return storeEnd(entry, execution);
+    if (stopOf(abort.signal) === 'drain') return giveBack(entry);
+    logger.warn({ runId: run.id, epoch: run.epoch }, 'run lost to another owner; nothing written');
   }
 
-  /** The end is stored however long Postgres is away, unless the run is lost meanwhile. */
-  async function finalizeUntilKnown(entry: Active, { outcome, given }: Execution): Promise<void> {
-    const { run, abort } = entry;
+  async function storeEnd(entry: Active, { outcome, given }: Execution): Promise<void> {
+    const by = { owner: true, epoch: entry.run.epoch, given } as const;
+    const result = await untilKnown(entry, () => finalize(deps.finalize, entry.run.id, by, outcome));
+    if (result.applied) return;
+    logger.warn({ runId: entry.run.id, epoch: by.epoch }, 'end not stored: the run has changed hands');
+  }
+
+  async function giveBack(entry: Active): Promise<void> {
+    if ((await untilKnown(entry, () => handBack(deps.putBack, entry.run))) !== null) deps.onHandedBack();
+  }
+
+  /** However long Postgres is away, unless the run is lost meanwhile. */
+  async function untilKnown<T>({ run, abort }: Active, store: () => Promise<T>): Promise<T> {
     for (let delayMs = 50; ; delayMs = Math.min(delayMs * 2, 2_000)) {
       try {
-        const by = { owner: true, epoch: run.epoch, given } as const;
-        const result = await finalize(deps.finalize, run.id, by, outcome);
-        if (!result.applied)
-          logger.warn({ runId: run.id, epoch: run.epoch }, 'end not stored: the run has changed hands');
-        return;
+        return await store();
       } catch (error) {
-        const lost = abort.signal.reason instanceof Stop && abort.signal.reason.kind === 'lost';
-        if (lost || !(isUnavailable(error) || isConflict(error))) throw error;
-        logger.warn({ err: error, runId: run.id }, 'end not stored, trying again');
+        if (stopOf(abort.signal) === 'lost' || !(isUnavailable(error) || isConflict(error))) throw error;
+        logger.warn({ err: error, runId: run.id }, 'not stored, trying again');
         await new Promise((resolve) => setTimeout(resolve, delayMs));
       }
     }

@@ -4,17 +4,19 @@ import type { Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter, RunWriter } from '#src/events/writer.ts';
 import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
+import { closeLineage } from '#src/graphs/closing.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
+import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { drive } from './drive.ts';
-import { failure } from './failures.ts';
+import { type FailureCode, failure } from './failures.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { Stop, stopOf } from './stop.ts';
-import { droppedOf, progressOf, readPast } from './takeover.ts';
+import { droppedOf, needsRepair, progressOf, readPast } from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -43,39 +45,69 @@ const LONGEST_RETRY_MS = 10_000;
  * Executes a run this worker has claimed until the graph ends, asks a person, fails, or `abort` stops it.
  * The saver handle is closed before this returns: nothing the graph still does can write a checkpoint.
  * Never rejects for what a graph or a model does; that is an outcome.
+ * @throws what Postgres throws when it is away: the run is to be handed back
  */
 export async function execute(deps: ExecuteDeps, run: Run, abort: AbortController): Promise<Execution | null> {
   const { signal } = abort;
   const lost = (): void => abort.abort(new Stop('lost'));
   const writer = deps.writer.open(run.id, run.epoch, lost);
-  const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
-  const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
+  const saver = openRunSaver(deps, run, lost);
   try {
-    const usage = await openLog(deps, run, writer, saver);
-    const outcome =
-      run.cancel_requested_at === null
-        ? await attempts(deps, run, { writer, saver, usage }, signal)
-        : emptyOutcome('cancelled');
+    const outcome = await outcomeOf(deps, run, writer, saver, signal);
     await saver.close();
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
     if (writer.fenced || stopOf(signal) === 'drain') return null;
-    return { outcome: { ...outcome, leftCheckpoint: outcome.leftCheckpoint || saver.wrote }, given: writer.given };
+    if (outcome.status === 'failed' || outcome.status === 'cancelled') await close(deps, run, outcome, lost);
+    if (stopOf(signal) === 'lost') return null;
+    return { outcome, given: writer.given };
   } finally {
     await saver.close();
     writer.close();
   }
 }
 
-/** The first entry of this epoch: the run begins, or another worker's run goes on. Returns the usage so far. */
-async function openLog(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunSaver): Promise<Usage | null> {
+/** A fault of our own code ends the run; only a database that is away leaves it to be handed back. */
+async function outcomeOf(
+  deps: ExecuteDeps,
+  run: Run,
+  writer: RunWriter,
+  saver: RunSaver,
+  signal: AbortSignal,
+): Promise<Ending> {
+  try {
+    const past = await begin(deps, run, writer, saver);
+    return await attempts(deps, run, { writer, saver, past }, signal);
+  } catch (error) {
+    if (isUnavailable(error)) throw error;
+    deps.logger.error({ err: error, runId: run.id }, 'execution failed');
+    const end = stopped(signal) ?? emptyOutcome('failed', { error: failure('INTERNAL') });
+    return { ...end, leftCheckpoint: saver.wrote, partials: [] };
+  }
+}
+
+function openRunSaver(deps: ExecuteDeps, run: Run, lost: () => void): RunSaver {
+  const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
+  return openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
+}
+
+interface Begun {
+  /** Of former epochs. */
+  usage: Usage | null;
+  /** The graph has taken the run's input or answer already. */
+  continues: boolean;
+}
+
+/** The first entry of this epoch: the run begins, or a run of another worker goes on. */
+async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunSaver): Promise<Begun> {
   const who = { run_id: run.id, thread_id: run.thread_id, turn_id: run.turn_id };
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
-    return null;
+    await repairBefore(deps, run, saver);
+    return { usage: null, continues: false };
   }
   const past = await readPast(deps.log, run, deps.logger);
-  const { checkpointId } = await progressOf(deps.pool, run);
+  const { checkpointId, continues } = await progressOf(deps.pool, run);
   writer.write({
     type: 'run.taken_over',
     ...who,
@@ -84,34 +116,43 @@ async function openLog(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: Ru
     after: past.after,
     dropped: await droppedOf(saver, run, past.shown),
   });
-  return past.usage;
+  return { usage: past.usage, continues };
 }
 
 interface Parts {
   writer: RunWriter;
   saver: RunSaver;
-  /** Of former epochs and attempts. */
-  usage: Usage | null;
+  past: Begun;
 }
 
 /** Transient faults are tried again in place: same epoch, from the tip. */
-async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: AbortSignal): Promise<Outcome> {
-  let { usage } = parts;
-  for (let attempt = 1; ; attempt += 1) {
-    const { continues } = run.epoch > 1 || attempt > 1 ? await progressOf(deps.pool, run) : { continues: false };
-    const translator = createTranslator({
-      write: (event) => parts.writer.write(event),
-      continued: continues || run.command !== null,
-    });
-    const outcome = await once(deps, run, { ...parts, translator, continues }, signal);
-    usage = addUsageOrNull(usage, translator.usage());
-    if (outcome.transient && attempt <= deps.maxRetries && !signal.aborted) {
-      const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
-      parts.writer.write({ type: 'run.retry', attempt, delay_ms: delayMs, dropped: translator.unfinished() });
-      if (await sleptThrough(delayMs, signal)) continue;
-    }
-    return { ...outcome.end, usage, leftCheckpoint: continues };
+async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: AbortSignal): Promise<Ending> {
+  const { writer, past } = parts;
+  const translator = createTranslator({
+    write: (event) => writer.write(event),
+    continued: past.continues || run.command !== null,
+  });
+  const ending = (end: Outcome): Ending => ({
+    ...end,
+    usage: sum(past.usage, translator.usage()),
+    answer: end.answer ?? translator.answer(),
+    leftCheckpoint: past.continues || parts.saver.wrote,
+    partials: translator.partials(),
+  });
+  if (run.cancel_requested_at !== null) return ending(emptyOutcome('cancelled'));
+  for (let attempt = 1, { continues } = past; ; attempt += 1) {
+    const { end, transient } = await once(deps, run, { ...parts, translator, continues }, signal);
+    if (!transient || attempt > deps.maxRetries || signal.aborted) return ending(end);
+    const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
+    writer.write({ type: 'run.retry', attempt, delay_ms: delayMs, dropped: translator.forgetUnfinished() });
+    if (!(await sleptThrough(delayMs, signal))) return ending(stopped(signal) ?? end);
+    ({ continues } = await progressOf(deps.pool, run));
   }
+}
+
+/** An outcome, and what people saw of messages that no node returned. */
+interface Ending extends Outcome {
+  partials: { id: string; text: string }[];
 }
 
 interface Attempt extends Parts {
@@ -127,35 +168,63 @@ async function once(
 ): Promise<{ end: Outcome; transient: boolean }> {
   const { translator } = parts;
   try {
-    const finalAnswer = await drive(deps, run, parts, signal);
+    const answer = await drive(deps, run, parts, signal).finally(() => translator.end());
     signal.throwIfAborted();
-    const answer = translator.answer() ?? finalAnswer;
-    if (translator.interrupts.length === 0) return { end: { ...emptyOutcome('succeeded'), answer }, transient: false };
-    const { interrupts, held } = translator;
-    return { end: { ...emptyOutcome('interrupted'), answer, interrupts, held }, transient: false };
+    const { interrupts, held, paused } = translator;
+    if (paused) return { end: { ...emptyOutcome('interrupted'), interrupts, held }, transient: false };
+    return { end: { ...emptyOutcome('succeeded'), answer }, transient: false };
   } catch (error) {
-    const { end, transient } = badEnd(deps, run, error, signal);
-    return { end: { ...end, answer: translator.answer() }, transient };
-  }
-}
-
-function badEnd(
-  deps: ExecuteDeps,
-  run: Run,
-  error: unknown,
-  signal: AbortSignal,
-): { end: Outcome; transient: boolean } {
-  const stop = stopOf(signal);
-  if (stop === 'cancel') return { end: emptyOutcome('cancelled'), transient: false };
-  if (stop === 'timeout') return { end: emptyOutcome('failed', { error: failure('RUN_TIMEOUT') }), transient: false };
-  const { code, transient } = classify(error);
-  if (stop === null) {
+    const stop = stopped(signal);
+    if (stop !== null) return { end: stop, transient: false };
+    const { code, transient } = faultOf(error, translator);
     deps.logger.error({ err: error, runId: run.id, threadId: run.thread_id, code, transient }, 'graph failed');
+    return { end: emptyOutcome('failed', { error: failure(code) }), transient };
   }
-  return { end: emptyOutcome('failed', { error: failure(code) }), transient };
 }
 
-function addUsageOrNull(a: Usage | null, b: Usage | null): Usage | null {
+/** Our own database is no fault of the graph. */
+function faultOf(error: unknown, translator: RunTranslator): { code: FailureCode; transient: boolean } {
+  if (!translator.fromModel(error) && isUnavailable(error)) return { code: 'STORAGE_UNAVAILABLE', transient: true };
+  return classify(error, translator.fromModel);
+}
+
+/** The end of a run that was stopped from outside; null when it was not. What is lost or handed back gets no end. */
+function stopped(signal: AbortSignal): Outcome | null {
+  const stop = stopOf(signal);
+  if (stop === null) return null;
+  return stop === 'timeout' ? emptyOutcome('failed', { error: failure('RUN_TIMEOUT') }) : emptyOutcome('cancelled');
+}
+
+/**
+ * Leaves a history that the next turn can start from. Through a handle of its own, because the graph's is closed; the run
+ * still owns its epoch. When it fails, the next run of the lineage repairs what is left.
+ */
+async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => void): Promise<void> {
+  const saver = openRunSaver(deps, run, lost);
+  try {
+    const { configurable = {} } = run.config;
+    const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: ending.partials });
+  } catch (error) {
+    deps.logger.warn({ err: error, runId: run.id }, 'lineage not closed; the next run repairs it');
+  } finally {
+    await saver.close();
+  }
+}
+
+/** What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should. */
+async function repairBefore(deps: ExecuteDeps, run: Run, saver: RunSaver): Promise<void> {
+  if (run.command !== null || !(await needsRepair(deps.pool, run))) return;
+  const { configurable = {} } = run.config;
+  try {
+    const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [] });
+  } catch (error) {
+    deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');
+  }
+}
+
+function sum(a: Usage | null, b: Usage | null): Usage | null {
   return b === null ? a : addUsage(a, b);
 }
 

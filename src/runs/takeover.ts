@@ -84,3 +84,15 @@ export async function progressOf(
   ]);
   return { checkpointId: rows[0]?.checkpoint_id ?? null, continues: rows[0]?.continues ?? false };
 }
+
+const FORMER = `
+  select status from runs
+  where lineage_id = $1::uuid and ordinal < $2 and not hidden
+  order by ordinal desc limit 1`;
+
+/** True when the lineage's former run ended badly: its owner may not have lived to close the lineage. */
+export async function needsRepair(db: Queryable, run: Run): Promise<boolean> {
+  if (run.ordinal === 1) return false;
+  const { rows } = await db.query<{ status: Run['status'] }>(FORMER, [run.lineage_id, run.ordinal]);
+  return rows[0]?.status === 'failed' || rows[0]?.status === 'cancelled';
+}
