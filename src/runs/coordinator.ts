@@ -57,6 +57,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   const { logger } = deps;
   const active = new Map<string, Active>();
   const idle: (() => void)[] = [];
+  let strays = new Map<string, number>();
   let stopping = false;
   let claiming = false;
   let again = false;
@@ -144,6 +145,24 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     }
   }
 
+  /**
+   * Runs the ledger says are ours but nothing here executes: the answer to a claim was lost, or an end could not be
+   * stored. Seen at two renewals in a row, so that a claim whose answer is on its way is not one.
+   */
+  function returnStrays(owned: OwnedRun[]): void {
+    const seen = strays;
+    strays = new Map(owned.filter((run) => !active.has(run.id)).map((run) => [run.id, run.epoch]));
+    for (const [id, epoch] of strays) {
+      if (seen.get(id) !== epoch) continue;
+      logger.warn({ runId: id, epoch }, 'own run that is not executed; handing it back');
+      handBack(deps.putBack, { id, epoch })
+        .then((run) => run !== null && deps.onHandedBack())
+        .catch((error: unknown) =>
+          logger.warn({ err: error, runId: id }, 'not handed back; the next renewal tries again'),
+        );
+    }
+  }
+
   function stopClaiming(): void {
     stopping = true;
     clearTimeout(poll);
@@ -174,6 +193,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
           abort.abort(new Stop('lost'));
         }
       }
+      returnStrays(owned);
     },
     get running() {
       return active.size;

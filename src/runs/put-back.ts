@@ -51,7 +51,7 @@ export async function putBackRunsOf(deps: PutBackDeps, workerId: string): Promis
 }
 
 /** Hands one's own run back. Counts nothing. Returns null when it was not ours any more. */
-export async function handBack(deps: PutBackDeps, run: Run): Promise<Run | null> {
+export async function handBack(deps: PutBackDeps, run: Pick<Run, 'id' | 'epoch'>): Promise<Run | null> {
   const { rows } = await deps.pool.query<RunRow>(OWN, [run.id, run.epoch]);
   if (rows[0] === undefined) return null;
   const queued = toRun(rows[0]);
