@@ -52,7 +52,11 @@ export async function drive(graph: DrivenGraph, input: unknown, options: DriveOp
 }
 
 /** The graph of a registry with a saver of its own. */
-export function instantiate(registry: GraphRegistry, graphId: string, configurable: JsonObject = {}): Promise<DrivenGraph> {
+export function instantiate(
+  registry: GraphRegistry,
+  graphId: string,
+  configurable: JsonObject = {},
+): Promise<DrivenGraph> {
   return registry.instantiate(graphId, new MemorySaver(), { configurable });
 }
 
@@ -114,6 +118,8 @@ interface StoredMessage {
 
 /** The messages of a thread as its checkpoint holds them. */
 export async function storedMessages(graph: DrivenGraph, threadId = 'thread'): Promise<StoredMessage[]> {
-  const state = (await graph.getState({ configurable: { thread_id: threadId } })) as { values: { messages?: StoredMessage[] } };
+  const state = (await graph.getState({ configurable: { thread_id: threadId } })) as {
+    values: { messages?: StoredMessage[] };
+  };
   return state.values.messages ?? [];
 }

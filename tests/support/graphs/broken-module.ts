@@ -1,0 +1,4 @@
+/** A module that fails while it is loaded. */
+throw new Error('postgres://user:secret@db');
+
+export const graph = null;
