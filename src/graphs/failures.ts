@@ -41,6 +41,8 @@ const TIMEOUT_CODES = new Set([
 const STREAMED_RATE_LIMIT = new Set(['rate_limit_error', 'rate_limit_exceeded', 'rate_limit_exceeded_error']);
 const STREAMED_REJECTION = new Set(['invalid_request_error', 'content_filter', 'context_length_exceeded']);
 
+const PROGRAMMING_ERRORS = new Set(['TypeError', 'ReferenceError', 'RangeError', 'AbortError']);
+
 const GRAPH_ERROR: GraphFailure = { code: 'GRAPH_ERROR', transient: false };
 
 /**
@@ -49,7 +51,7 @@ const GRAPH_ERROR: GraphFailure = { code: 'GRAPH_ERROR', transient: false };
  *   upstream counts as the model's. An upstream that is no model gives GRAPH_ERROR, which is transient all the same.
  * The caller looks at its own abort signal first: LangGraph throws a plain Error for an abort.
  */
-export function classify(error: unknown, fromModel: (error: unknown) => boolean = () => true): GraphFailure {
+export function classify(error: unknown, fromModel?: (error: unknown) => boolean): GraphFailure {
   if (error instanceof AggregateError && error.errors.length > 0 && !isUpstreamAggregate(error)) {
     // Several nodes of one step failed: the one that cannot pass decides.
     const all = error.errors.map((inner) => classify(inner, fromModel));
@@ -58,10 +60,17 @@ export function classify(error: unknown, fromModel: (error: unknown) => boolean 
   const chain = causes(error);
   const own = chain.map(ownFailure).find((failure) => failure !== null);
   if (own) return own;
-  const isModels = chain.some(fromModel);
+  const isModels = fromModel === undefined || chain.some(fromModel);
   const upstream = chain.map(upstreamFailure).find((failure) => failure !== null);
   if (upstream) return isModels ? upstream : { code: 'GRAPH_ERROR', transient: upstream.transient };
-  return GRAPH_ERROR;
+  return fromModel !== undefined && isModels ? modelFailure(chain) : GRAPH_ERROR;
+}
+
+/** A model call failed without a status or a code: its answer made no sense, or the model's own code is wrong. */
+function modelFailure(chain: object[]): GraphFailure {
+  const names = chain.map(nameOf);
+  if (names.some((name) => name !== undefined && PROGRAMMING_ERRORS.has(name))) return GRAPH_ERROR;
+  return { code: 'MODEL_UNAVAILABLE', transient: names.includes('SyntaxError') }; // a chunk that was no JSON
 }
 
 /** The error and what caused it, outermost first. */

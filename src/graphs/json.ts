@@ -24,7 +24,7 @@ function convert(value: unknown, special: ConvertObject | undefined, path: Set<o
     case 'boolean':
       return value;
     case 'number':
-      return Number.isFinite(value) ? value : String(value);
+      return Number.isFinite(value) ? value + 0 : String(value); // + 0: JSON has no -0
     case 'bigint':
       return `${value}n`;
     case 'undefined':

@@ -43,7 +43,11 @@ export function createChatModel(options: { model: ModelConfig; configurable?: Js
     streamUsage: true,
     maxRetries: 0,
     timeout: model.callTimeoutMs + CLIENT_TIMEOUT_MARGIN_MS,
-    configuration: { baseURL: model.baseUrl ?? undefined, fetch: createModelFetch(model) },
+    configuration: {
+      baseURL: model.baseUrl ?? undefined,
+      fetch: createModelFetch(model),
+      logLevel: 'off', // it would write to stderr; what fails is logged by the run
+    },
   });
 }
 
