@@ -36,7 +36,7 @@ const graphEntry = z.union([
   }),
 ]);
 
-const fileSchema = z.strictObject({
+export const fileSchema = z.strictObject({
   roles: z
     .array(z.enum(['http', 'worker']))
     .min(1)
@@ -114,7 +114,7 @@ const fileSchema = z.strictObject({
     .prefault({}),
 });
 
-const envSchema = z.object({
+export const envSchema = z.object({
   DATABASE_URL: z.string().min(1).optional(),
   DATABASE_DIRECT_URL: z.string().min(1).optional(),
   REDIS_URL: z.string().min(1).optional(),
