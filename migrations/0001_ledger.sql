@@ -27,6 +27,7 @@ create table lineages (
   thread_id uuid not null references threads on delete cascade,
   -- set for a graph with context 'transcript' (a lineage per turn), null for the thread's own lineage
   turn_id uuid,
+  -- null: never set (the newest counts); '': before the first checkpoint
   tip_checkpoint_id text,
   created_at timestamptz not null default clock_timestamp()
 );
@@ -83,6 +84,8 @@ create table runs (
   available_at timestamptz not null default clock_timestamp(),
   worker_id uuid,
   takeovers integer not null default 0,
+  -- where the lineage stood at the first claim ('' = before its first checkpoint); a rerun starts there
+  base_checkpoint_id text,
   -- the run's checkpoint when it was last put back; progress since then forgives its takeovers
   progress_checkpoint_id text,
   retries integer not null default 0,

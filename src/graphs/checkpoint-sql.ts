@@ -135,6 +135,13 @@ export const DELTA_HISTORY = `
   ) found
   order by depth desc, task_path collate "C" nulls first, task_id collate "C", idx`;
 
+/** run, epoch, thread: removes the answers (resume writes) this run brought. */
+export const FORGET_ANSWERS = `${FENCE},
+  gone as (
+    delete from checkpoint_writes w using fence
+    where w.thread_id = $3 and w.channel = '__resume__' and w.run_id = fence.id)
+  select exists (select 1 from fence) as owned`;
+
 /** run, epoch, thread: removes a lineage's checkpoints under the fence. */
 export const DELETE_THREAD = `${FENCE},
   blobs as (delete from checkpoint_blobs b using fence where b.thread_id = $3),

@@ -31,6 +31,7 @@ import {
   DELETE_LINEAGES,
   DELETE_THREAD,
   DELTA_HISTORY,
+  FORGET_ANSWERS,
   GET_TUPLE,
   LIST_IDS,
   PUT,
@@ -51,6 +52,8 @@ export interface RunSaver {
   readonly saver: BaseCheckpointSaver;
   /** True once a checkpoint was put through this handle. */
   readonly wrote: boolean;
+  /** Takes back the answers to interrupts that this run brought and the graph did not get on with. @throws Fenced */
+  forgetAnswers(lineageId: string): Promise<void>;
   /** Refuses new calls (`SaverClosed`) and resolves when those in flight have ended. */
   close(): Promise<void>;
 }
@@ -104,6 +107,10 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   get saver(): BaseCheckpointSaver {
     return this;
+  }
+
+  forgetAnswers(lineageId: string): Promise<void> {
+    return this.#gate.pass(() => this.#fenced('answers_forget', FORGET_ANSWERS, [lineageId]));
   }
 
   close(): Promise<void> {

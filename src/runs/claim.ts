@@ -23,7 +23,9 @@ const CLAIM = `
     for no key update of t, r skip locked
     limit $2)
   update runs r
-  set status = 'running', epoch = r.epoch + 1, worker_id = $1::uuid, started_at = coalesce(r.started_at, clock_timestamp())
+  set status = 'running', epoch = r.epoch + 1, worker_id = $1::uuid, started_at = coalesce(r.started_at, clock_timestamp()),
+      base_checkpoint_id = coalesce(
+        r.base_checkpoint_id, (select l.tip_checkpoint_id from lineages l where l.id = r.lineage_id), '')
   from pick
   -- guard: still queued (a cancel may have ended it between the pick's snapshot and its lock)
   where r.id = pick.id and r.status = 'queued'

@@ -96,6 +96,8 @@ interface Begun {
   usage: Usage | null;
   /** The graph has taken the run's input or answer already. */
   continues: boolean;
+  /** A former epoch left a checkpoint. */
+  own: boolean;
 }
 
 /** The first entry of this epoch: the run begins, or a run of another worker goes on. */
@@ -104,10 +106,10 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
     await repairBefore(deps, run, saver);
-    return { usage: null, continues: false };
+    return { usage: null, continues: false, own: false };
   }
   const past = await readPast(deps.log, run, deps.logger);
-  const { checkpointId, continues } = await progressOf(deps.pool, run);
+  const { checkpointId, continues, own } = await progressOf(deps.pool, run);
   writer.write({
     type: 'run.taken_over',
     ...who,
@@ -116,7 +118,7 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
     after: past.after,
     dropped: await droppedOf(saver, run, past.shown),
   });
-  return { usage: past.usage, continues };
+  return { usage: past.usage, continues, own };
 }
 
 interface Parts {
@@ -136,7 +138,7 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     ...end,
     usage: sum(past.usage, translator.usage()),
     answer: end.answer ?? translator.answer(),
-    leftCheckpoint: past.continues || parts.saver.wrote,
+    leftCheckpoint: past.own || parts.saver.wrote,
     partials: translator.partials(),
   });
   if (run.cancel_requested_at !== null) return ending(emptyOutcome('cancelled'));
@@ -196,12 +198,14 @@ function stopped(signal: AbortSignal): Outcome | null {
 }
 
 /**
- * Leaves a history that the next turn can start from. Through a handle of its own, because the graph's is closed; the run
- * still owns its epoch. When it fails, the next run of the lineage repairs what is left.
+ * Leaves a history that the next turn can start from; or, when the run brought an answer the graph did not get on with, the
+ * lineage as it waited, so that the question can be answered again. Through a handle of its own, because the graph's is
+ * closed; the run still owns its epoch. When it fails, the next run of the lineage repairs what is left.
  */
 async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => void): Promise<void> {
   const saver = openRunSaver(deps, run, lost);
   try {
+    if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
     const { configurable = {} } = run.config;
     const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
     await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: ending.partials });

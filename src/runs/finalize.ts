@@ -128,7 +128,7 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
         ? null
         : { ...final.answer, partial: final.status !== 'succeeded' },
     interrupts: final.status === 'interrupted' ? final.interrupts : [],
-    leftCheckpoint: final.leftCheckpoint,
+    taken: final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint,
   });
   return { applied: true, run };
 }

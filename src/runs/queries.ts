@@ -26,6 +26,7 @@ export interface RunRow {
   request_hash: string | null;
   message_id: string | null;
   worker_id: string | null;
+  base_checkpoint_id: string | null;
   cancel_requested_at: Date | null;
   cancel_action: 'interrupt' | 'rollback' | null;
   error: RunFailure | null;

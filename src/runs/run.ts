@@ -98,6 +98,15 @@ export interface AnswerRequest {
   on_disconnect?: OnDisconnect | undefined;
 }
 
+/** The thread's latest turn, tried again. Without `config` the first try's is used. */
+export interface RerunRequest {
+  owner: string;
+  thread_id: string;
+  request_key?: string | undefined;
+  config?: RunConfig | undefined;
+  on_disconnect?: OnDisconnect | undefined;
+}
+
 /** The result of an admission. `replayed`: the same request key was admitted before; this is that run. */
 export interface Admitted {
   run: Run;

@@ -7,11 +7,14 @@ import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
-import { type AdmitDeps, admitAnswer, admitMessage } from './admit.ts';
+import type { AdmitDeps } from './admission.ts';
+import { admitMessage } from './admit.ts';
+import { admitAnswer } from './answer.ts';
 import { type CancelDeps, cancel } from './cancel.ts';
 import { assertReplayable, type FollowDeps, follow } from './follow.ts';
 import { findRunOfThread, getRun, liveRuns } from './queries.ts';
-import type { Admitted, AnswerRequest, CancelResult, Followed, MessageRequest, Run } from './run.ts';
+import { admitRerun } from './rerun.ts';
+import type { Admitted, AnswerRequest, CancelResult, Followed, MessageRequest, RerunRequest, Run } from './run.ts';
 import { isTerminal } from './run.ts';
 import { type Endings, waitUntilEnded } from './wait.ts';
 
@@ -29,6 +32,12 @@ export interface RunService {
    * @throws THREAD_NOT_FOUND, INTERRUPT_NOT_FOUND, INTERRUPT_ANSWERED, RUN_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
    */
   answer(request: AnswerRequest): Promise<Admitted>;
+
+  /**
+   * Admits the latest turn again, after it failed or was cancelled.
+   * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS, NOT_RERUNNABLE, IDEMPOTENCY_KEY_REUSED
+   */
+  rerun(request: RerunRequest): Promise<Admitted>;
 
   /** @throws RUN_NOT_FOUND (also when it is another owner's) */
   get(owner: string, runId: string): Promise<Run>;
@@ -111,6 +120,7 @@ export function createRunService(deps: RunServiceDeps): RunService {
   return {
     send: (request) => admitted(admitMessage(deps.admit, request)),
     answer: (request) => admitted(admitAnswer(deps.admit, request)),
+    rerun: (request) => admitted(admitRerun(deps.admit, request)),
     get: (owner, runId) => getRun(pool, owner, runId),
     find: (owner, threadId, runId) => findRunOfThread(pool, owner, threadId, runId),
     cancel: cancelRun,

@@ -60,29 +60,36 @@ export async function droppedOf(saver: RunSaver, run: Run, shown: Past['shown'])
 
 const PROGRESS = `
   select l.tip_checkpoint_id as checkpoint_id,
-         coalesce(tip.run_id = $2::uuid, false)
-         or exists (
+         coalesce(tip.run_id = $2::uuid, false) as own,
+         exists (
            select 1 from checkpoint_writes w
            where w.thread_id = l.id::text and w.checkpoint_ns = '' and w.checkpoint_id = l.tip_checkpoint_id
-             and w.channel = '__resume__' and w.run_id = $2::uuid) as continues
+             and w.channel = '__resume__' and w.run_id = $2::uuid) as answered
   from lineages l
   left join checkpoints tip
     on tip.thread_id = l.id::text and tip.checkpoint_ns = '' and tip.checkpoint_id = l.tip_checkpoint_id
   where l.id = $1::uuid`;
 
-/**
- * Where the run stands. `continues`: its input or its answer is in the checkpoints already (the tip is its own, or the tip
- * has a resume write made by it), so the graph is given null; giving it again would answer the next interrupt.
- */
-export async function progressOf(
-  db: Queryable,
-  run: Run,
-): Promise<{ checkpointId: string | null; continues: boolean }> {
-  const { rows } = await db.query<{ checkpoint_id: string | null; continues: boolean }>(PROGRESS, [
+export interface Progress {
+  checkpointId: string | null;
+  /** The tip is a checkpoint of the run's own. */
+  own: boolean;
+  /**
+   * The run's input or its answer is in the checkpoints already (the tip is its own, or has a resume write made by it), so
+   * the graph is given null; giving it again would answer the next interrupt.
+   */
+  continues: boolean;
+}
+
+/** Where the run stands on its lineage. */
+export async function progressOf(db: Queryable, run: Run): Promise<Progress> {
+  const { rows } = await db.query<{ checkpoint_id: string | null; own: boolean; answered: boolean }>(PROGRESS, [
     run.lineage_id,
     run.id,
   ]);
-  return { checkpointId: rows[0]?.checkpoint_id ?? null, continues: rows[0]?.continues ?? false };
+  const [row] = rows;
+  if (row === undefined) return { checkpointId: null, own: false, continues: false };
+  return { checkpointId: row.checkpoint_id, own: row.own, continues: row.own || row.answered };
 }
 
 const FORMER = `

@@ -111,3 +111,16 @@ export async function answerInterrupts(tx: Tx, lineageId: string, ids: string[],
   const { rowCount } = await tx.query(ANSWER, [lineageId, ids, runId]);
   return rowCount ?? 0;
 }
+
+const CLOSE = `
+  update interrupts set status = 'closed', answered_by = null where lineage_id = $1::uuid and status <> 'closed'`;
+
+/** Nobody will answer these any more: the lineage goes on without them. */
+export async function closeInterrupts(tx: Tx, lineageId: string): Promise<void> {
+  await tx.query(CLOSE, [lineageId]);
+}
+
+/** Moves a lineage's tip to one of its checkpoints; '' is before the first. */
+export async function moveTip(tx: Tx, lineageId: string, checkpointId: string): Promise<void> {
+  await tx.query('update lineages set tip_checkpoint_id = $2 where id = $1::uuid', [lineageId, checkpointId]);
+}

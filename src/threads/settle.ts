@@ -12,8 +12,8 @@ export interface Settlement {
   answer: { content: Json; stream_id: string | null; partial: boolean } | null;
   /** Questions that are open from now on. */
   interrupts: InterruptFacts[];
-  /** When false, interrupts this run was to answer are open again: the graph never took the answer. */
-  leftCheckpoint: boolean;
+  /** When false, the graph never took what the run brought: interrupts it was to answer are open again. */
+  taken: boolean;
 }
 
 const ANSWER = `
@@ -23,11 +23,13 @@ const ANSWER = `
 const REPLACE_FORMER = `
   update messages set replaced = true where turn_id = $1::uuid and role = 'assistant' and not replaced`;
 
-const SETTLE_ANSWERED = `
-  update interrupts
-  set status = case when $2::boolean then 'closed' else 'open' end,
-      answered_by = case when $2::boolean then answered_by end
-  where answered_by = $1::uuid and status = 'answered'`;
+const REOPEN = `
+  update interrupts set status = 'open', answered_by = null where answered_by = $1::uuid and status = 'answered'`;
+
+// The graph has gone on: what it does not ask any more, nobody can answer.
+const CLOSE_REST = `
+  update interrupts set status = 'closed'
+  where lineage_id = $1::uuid and status <> 'closed' and id <> all ($2::text[])`;
 
 // One task that asks twice in a row asks under the same id: the row is opened again with the new question.
 const OPEN = `
@@ -53,7 +55,8 @@ export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
       end.answer.partial,
     ]);
   }
-  await tx.query(SETTLE_ANSWERED, [end.runId, end.leftCheckpoint]);
+  if (end.taken) await tx.query(CLOSE_REST, [end.lineageId, end.interrupts.map((interrupt) => interrupt.id)]);
+  else await tx.query(REOPEN, [end.runId]);
   if (end.interrupts.length > 0) {
     await tx.query(OPEN, [
       end.lineageId,

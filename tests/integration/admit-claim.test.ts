@@ -4,7 +4,9 @@ import { RunledgerError } from '#src/errors.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
-import { type AdmitDeps, admitAnswer, admitMessage } from '#src/runs/admit.ts';
+import type { AdmitDeps } from '#src/runs/admission.ts';
+import { admitMessage } from '#src/runs/admit.ts';
+import { admitAnswer } from '#src/runs/answer.ts';
 import { claim } from '#src/runs/claim.ts';
 import type { MessageRequest } from '#src/runs/run.ts';
 import { settleTurn } from '#src/threads/settle.ts';
@@ -156,7 +158,7 @@ describe('answers', () => {
           { id: 'a', value: 'may I?' },
           { id: 'b', value: { nul: '\u0000', half: '\ud800' } },
         ],
-        leftCheckpoint: true,
+        taken: true,
       }),
     );
     await end(run.id, 'interrupted');

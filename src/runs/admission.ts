@@ -1,0 +1,109 @@
+/** What every admission does, whatever it admits: request key, one live run per thread, the row. */
+import { RunledgerError } from '#src/errors.ts';
+import type { Json, JsonObject } from '#src/events/event.ts';
+import type { GraphRegistry } from '#src/graphs/graph.ts';
+import type { Pool, Tx } from '#src/postgres/pool.ts';
+import { advisoryKey } from './hash.ts';
+import { liveRuns, type RunRow, toRun } from './queries.ts';
+import type { Admitted, AnswerRequest, MessageRequest, RerunRequest, RunConfig, RunKind } from './run.ts';
+
+export interface AdmitDeps {
+  pool: Pool;
+  graphs: GraphRegistry;
+  defaultGraph: string;
+}
+
+/** The run first admitted with this key, under the key's lock; null when the key is new or there is none. */
+export async function firstWithKey(
+  tx: Tx,
+  owner: string,
+  key: string | undefined,
+  hash: string,
+): Promise<Admitted | null> {
+  if (key === undefined) return null;
+  await tx.query('select pg_advisory_xact_lock($1::bigint)', [advisoryKey('request', owner, key)]);
+  const { rows } = await tx.query<RunRow>('select * from runs where owner = $1 and request_key = $2', [owner, key]);
+  const [row] = rows;
+  if (row === undefined) return null;
+  if (row.request_hash !== hash) {
+    throw new RunledgerError('IDEMPOTENCY_KEY_REUSED', 'This request key was used for a different request.', {
+      path: 'request_key',
+      details: { run_id: row.id },
+    });
+  }
+  return { run: toRun(row), message_id: row.message_id, replayed: true };
+}
+
+/** @throws RUN_IN_PROGRESS {run_id} while a run of the thread is queued or running. The caller holds the thread's row. */
+export async function refuseWhileLive(tx: Tx, threadId: string): Promise<void> {
+  const live = (await liveRuns(tx, threadId)).find((run) => run.status !== 'prepared');
+  if (live === undefined) return;
+  throw new RunledgerError('RUN_IN_PROGRESS', 'A run of this thread is still in progress.', {
+    details: { run_id: live.id, thread_id: threadId },
+  });
+}
+
+export interface NewRun {
+  id: string;
+  owner: string;
+  threadId: string;
+  turnId: string | null;
+  lineageId: string;
+  graphId: string;
+  kind: RunKind;
+  input: Json;
+  command: JsonObject | null;
+  messageId: string | null;
+  hash: string;
+  requestKey: string | null;
+  config: RunConfig;
+  streamModes: string[];
+  onDisconnect: string;
+}
+
+export function optionsOf(request: MessageRequest | AnswerRequest | RerunRequest) {
+  return {
+    requestKey: request.request_key ?? null,
+    config: request.config ?? {},
+    streamModes: 'stream_modes' in request ? (request.stream_modes ?? []) : [],
+    onDisconnect: request.on_disconnect ?? 'continue',
+  };
+}
+
+const INSERT_RUN = `
+  with counted as (
+    update threads set run_count = run_count + 1, active_at = clock_timestamp() where id = $3::uuid returning run_count)
+  insert into runs (id, owner, thread_id, turn_id, lineage_id, graph_id, kind, status, ordinal, input, command, config,
+                    stream_modes, on_disconnect, request_key, request_hash, message_id)
+  select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, 'queued', run_count, $8::json, $9::json, $10::json,
+         $11::text[], $12, $13, $14, $15::uuid
+  from counted
+  returning *`;
+
+/** Inserts a queued run, next in its thread's order. The caller holds the thread's row. */
+export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
+  const { rows } = await tx.query<RunRow>(INSERT_RUN, [
+    run.id,
+    run.owner,
+    run.threadId,
+    run.turnId,
+    run.lineageId,
+    run.graphId,
+    run.kind,
+    run.input === null ? null : JSON.stringify(run.input),
+    run.command === null ? null : JSON.stringify(run.command),
+    JSON.stringify(run.config),
+    run.streamModes,
+    run.onDisconnect,
+    run.requestKey,
+    run.hash,
+    run.messageId,
+  ]);
+  const [row] = rows;
+  if (row === undefined) throw new Error(`thread ${run.threadId} slipped away under its lock`);
+  return row;
+}
+
+export function threadNotFound(): RunledgerError {
+  return new RunledgerError('THREAD_NOT_FOUND', 'There is no such thread.');
+}

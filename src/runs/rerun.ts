@@ -1,0 +1,69 @@
+/** Admission of a rerun: the latest turn is tried again from where it began. */
+import { randomUUID } from 'node:crypto';
+import { RunledgerError } from '#src/errors.ts';
+import type { Tx } from '#src/postgres/pool.ts';
+import { inTransaction } from '#src/postgres/transaction.ts';
+import { closeInterrupts, lockThread, moveTip } from '#src/threads/open.ts';
+import { type AdmitDeps, firstWithKey, insertRun, optionsOf, refuseWhileLive, threadNotFound } from './admission.ts';
+import { requestHash } from './hash.ts';
+import { type RunRow, toRun } from './queries.ts';
+import type { Admitted, RerunRequest } from './run.ts';
+
+/**
+ * Tries the thread's latest turn again, after it failed or was cancelled: -> queued, with the first run's input, from the
+ * checkpoint the turn began at. What the failed try left stays in the checkpoints, off the tip.
+ * Guard: request key, thread row, one live run per thread. Lost race of two: RUN_IN_PROGRESS.
+ * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS, NOT_RERUNNABLE, IDEMPOTENCY_KEY_REUSED
+ */
+export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admitted> {
+  const { owner, thread_id: threadId, request_key: key } = request;
+  const hash = requestHash({ kind: 'rerun', thread_id: threadId, config: request.config ?? null });
+  return inTransaction(deps.pool, async (tx) => {
+    const first = await firstWithKey(tx, owner, key, hash);
+    if (first !== null) return first;
+    if ((await lockThread(tx, owner, threadId)) === null) throw threadNotFound();
+    await refuseWhileLive(tx, threadId);
+    const { opened, latest } = await latestTurn(tx, threadId);
+    if (latest.status !== 'failed' && latest.status !== 'cancelled') {
+      throw new RunledgerError('NOT_RERUNNABLE', 'Only a turn that failed or was cancelled can be tried again.', {
+        details: { run_id: latest.id, status: latest.status },
+      });
+    }
+    if (opened.base_checkpoint_id !== null) await moveTip(tx, opened.lineage_id, opened.base_checkpoint_id);
+    await closeInterrupts(tx, opened.lineage_id);
+    const options = optionsOf(request);
+    const row = await insertRun(tx, {
+      id: randomUUID(),
+      owner,
+      threadId,
+      turnId: opened.turn_id,
+      lineageId: opened.lineage_id,
+      graphId: opened.graph_id,
+      kind: 'rerun',
+      input: opened.input,
+      command: null,
+      messageId: opened.message_id,
+      hash,
+      ...options,
+      config: request.config ?? opened.config,
+      streamModes: opened.stream_modes,
+    });
+    return { run: toRun(row), message_id: opened.message_id, replayed: false };
+  });
+}
+
+const OF_LATEST_TURN = `
+  select r.* from runs r
+  where r.turn_id = (select id from turns where thread_id = $1::uuid order by ordinal desc limit 1) and not r.hidden
+  order by r.ordinal`;
+
+/** The run that opened the thread's latest turn, and the turn's latest run. @throws NOT_RERUNNABLE without a turn */
+async function latestTurn(tx: Tx, threadId: string): Promise<{ opened: RunRow; latest: RunRow }> {
+  const { rows } = await tx.query<RunRow>(OF_LATEST_TURN, [threadId]);
+  const [opened] = rows;
+  const latest = rows.at(-1);
+  if (opened === undefined || latest === undefined) {
+    throw new RunledgerError('NOT_RERUNNABLE', 'The thread has no turn that could be tried again.');
+  }
+  return { opened, latest };
+}
