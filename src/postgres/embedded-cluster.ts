@@ -56,7 +56,14 @@ export interface Cluster {
  * @throws EmbeddedPostgresError
  */
 export async function openCluster(dataDir: string): Promise<Cluster> {
-  await mkdir(dataDir, { recursive: true });
+  await mkdir(dataDir, { recursive: true }).catch((cause) => {
+    throw new EmbeddedPostgresError(
+      `${dataDir} cannot be made: set DATABASE_URL, or postgres.data_dir to another folder.`,
+      {
+        cause,
+      },
+    );
+  });
   const name = join(dataDir, 'cluster');
   const existing = await lstat(name).catch(() => null);
   const programs = existing === null ? await makeCluster(dataDir, name) : await postgresPrograms(await ownerOf(name));

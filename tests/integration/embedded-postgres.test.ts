@@ -228,6 +228,12 @@ describe('the embedded Postgres', () => {
     await expect(start()).rejects.toThrow(/points to .*clusters.*, which is gone: bring it back/);
   });
 
+  test('says so when its folder cannot be made', async () => {
+    await writeFile(dataDir, 'a file is in the way');
+    dataDir = join(dataDir, 'below');
+    await expect(start()).rejects.toThrow(/below cannot be made: set DATABASE_URL, or postgres\.data_dir/);
+  });
+
   test('refuses data of another major version, with the remedy', async () => {
     await (await start()).stop();
     await writeFile(join(dataDir, 'cluster', 'PG_VERSION'), '17\n');
