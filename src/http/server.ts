@@ -12,6 +12,7 @@ import { registerBodyRules } from './body.ts';
 import { type CorsOptions, registerCors } from './cors.ts';
 import { createErrorHandler, type RefusalRenderer } from './errors.ts';
 import type { Metrics } from './metrics.ts';
+import { registerShutdown } from './shutdown.ts';
 import { createSse, type Sse } from './sse.ts';
 import { validatorCompiler } from './validation.ts';
 
@@ -75,7 +76,6 @@ export async function createHttpServer(deps: {
     logger,
     onEnd: (end) => metrics.streamEnded(end),
   });
-  const closing = new AbortController();
 
   app.setValidatorCompiler(validatorCompiler);
   app.setSerializerCompiler(serializerCompiler);
@@ -88,9 +88,7 @@ export async function createHttpServer(deps: {
     reply.header('x-request-id', request.id);
   });
   await registerCors(app, options.cors);
-  app.addHook('onRequest', async () => {
-    if (closing.signal.aborted) throw closing.signal.reason;
-  });
+  const closing = registerShutdown(app, sse);
   registerBodyRules(app);
   observeRequests(app, { logger, metrics });
   metrics.observe({
@@ -99,11 +97,7 @@ export async function createHttpServer(deps: {
     kind: 'gauge',
     read: () => [{ value: sse.open }],
   });
-  app.addHook('preClose', async () => {
-    closing.abort(new RunledgerError('UNAVAILABLE', 'The server is closing.'));
-    await sse.close();
-  });
-  return { app, sse, closing: closing.signal };
+  return { app, sse, closing };
 }
 
 function observeRequests(app: FastifyInstance, deps: { logger: FastifyBaseLogger; metrics: Metrics }): void {
