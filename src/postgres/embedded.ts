@@ -6,6 +6,7 @@
  * cluster. The lock dies with its holder, so nothing is stale after a kill -9: the cluster then stays up and the next
  * start adopts it. Ctrl-C does not reach the cluster (it has a session of its own); only `stop()` ends it.
  */
+import { realpath } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { Logger } from 'pino';
@@ -24,6 +25,8 @@ import { freePort } from './free-port.ts';
 export interface EmbeddedPostgres {
   /** Connection URL with the password: for pools, not for the log. */
   url: string;
+  /** PostgreSQL's data directory. Below `dataDir`, unless `dataDir` is closed to the user that PostgreSQL runs as. */
+  directory: string;
   /** True when the cluster was running already: a former process was killed, or another one uses it now. */
   reused: boolean;
   /** Stops using the cluster, and stops it when no other process uses it. Safe to repeat. */
@@ -47,6 +50,10 @@ export async function startEmbeddedPostgres(options: { dataDir: string; logger: 
     logger.error({ err: error }, 'embedded postgres could not be set up');
     throw error;
   });
+  if (!cluster.directory.startsWith(await realpath(options.dataDir))) {
+    const facts = { directory: cluster.directory, dataDir: options.dataDir };
+    logger.warn(facts, 'the data of the embedded postgres is kept elsewhere: its user cannot enter the data dir');
+  }
   const first = await use(cluster, logger, null, () => false);
   const { port } = first;
   let current: Promise<Use | null> = Promise.resolve(first);
@@ -78,6 +85,7 @@ export async function startEmbeddedPostgres(options: { dataDir: string; logger: 
   const password = encodeURIComponent(cluster.password);
   return {
     url: `postgresql://${NAME}:${password}@127.0.0.1:${port}/${NAME}`,
+    directory: cluster.directory,
     reused: first.reused,
     stop() {
       stopped ??= current.then((using) => (using === null ? undefined : leave(cluster, using)));

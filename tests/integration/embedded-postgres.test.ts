@@ -219,6 +219,7 @@ describe('the embedded Postgres', () => {
     // Only root runs it as somebody else, who cannot enter.
     expect(elsewhere).toBe(isRoot);
     const place = await realpath(name);
+    expect(postgres.directory).toBe(place);
     await postgres.stop();
     expect(await start()).toMatchObject({ url: postgres.url, reused: false });
     if (!elsewhere) return;
