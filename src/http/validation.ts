@@ -6,7 +6,8 @@ import { RunledgerError } from '#src/errors.ts';
 /** Parses one part of a request. A failure is INVALID_REQUEST with the dotted path of the first field that is wrong. */
 export const validatorCompiler: FastifySchemaCompiler<z.ZodType> = ({ schema, httpPart }) => {
   return (data) => {
-    const result = schema.safeParse(data);
+    // Fastify says null for a body that is not there.
+    const result = schema.safeParse(httpPart === 'body' ? (data ?? undefined) : data);
     if (result.success) return { value: result.data };
     return { error: refusalOf(result.error, httpPart === 'querystring' ? 'query' : (httpPart ?? 'request')) };
   };

@@ -20,12 +20,14 @@ const failure = z.object({
     .describe('retry: the server holds the input; resend: only the client does.'),
 });
 
-export const refusalView = z.looseObject({
-  code: z.string(),
-  message: z.string(),
-  request_id: z.string(),
-  path: z.string().optional().describe('The field of the request that is wrong, dotted.'),
-});
+export const refusalView = z
+  .looseObject({
+    code: z.string(),
+    message: z.string(),
+    request_id: z.string(),
+    path: z.string().optional().describe('The field of the request that is wrong, dotted.'),
+  })
+  .describe('A refusal; the code is stable, the message is for people.');
 
 export const threadView = z.object({
   id: z.string(),
