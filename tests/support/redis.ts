@@ -6,7 +6,6 @@ import { delimiter, join } from 'node:path';
 import { Redis } from 'ioredis';
 import { freePort } from '#src/postgres/free-port.ts';
 import { type Leashed, leash } from './leash.ts';
-import { until } from './until.ts';
 
 export interface TestRedis {
   readonly url: string;
@@ -84,16 +83,23 @@ function launch(program: string, directory: string, port: number, settings: stri
 }
 
 async function answering(port: number, running: Leashed): Promise<void> {
-  const client = new Redis({ port, host: '127.0.0.1', lazyConnect: true, retryStrategy: () => 20, protocol: 2 });
-  client.on('error', () => undefined);
   const failed = running.exited.then((code) => {
     throw new Error(`redis-server ended with code ${code}: ${running.output()}`);
   });
+  failed.catch(() => undefined);
+  await Promise.race([failed, redisAnswers(`redis://127.0.0.1:${port}`, 30_000)]);
+}
+
+/** Resolves when the Redis answers. @throws after `timeoutMs` */
+export async function redisAnswers(url: string, timeoutMs: number): Promise<void> {
+  const client = new Redis(url, { lazyConnect: true, retryStrategy: () => 20, protocol: 2 });
+  client.on('error', () => undefined);
+  const deadline = setTimeout(() => client.disconnect(), timeoutMs);
   try {
-    void client.connect().catch(() => undefined);
-    await Promise.race([failed, until(() => client.ping(), { timeoutMs: 30_000, message: 'Redis to answer' })]);
+    await client.connect().catch(() => undefined);
+    await client.ping();
   } finally {
-    failed.catch(() => undefined);
+    clearTimeout(deadline);
     client.disconnect();
   }
 }

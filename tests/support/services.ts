@@ -10,7 +10,7 @@ import { promisify } from 'node:util';
 import type { TestProject } from 'vitest/node';
 import { createTemplate } from './database.ts';
 import { query, startPostgres } from './postgres.ts';
-import { redisProgram, startRedis } from './redis.ts';
+import { redisAnswers, redisProgram, startRedis } from './redis.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -70,28 +70,23 @@ export async function teardown(): Promise<void> {
 }
 
 async function startServices(): Promise<Services> {
-  const started: Service[] = [];
+  const docker = (await dockerAnswers()) ? await containers() : null;
+  // Both must have come up or failed before anything is stopped.
+  const [postgres, redis] = await Promise.allSettled([startDatabase(docker), startEventStore(docker)]);
   const stop = async () => {
-    await Promise.all(started.map((service) => service.stop()));
+    for (const service of [postgres, redis]) if (service.status === 'fulfilled') await service.value.stop();
   };
   try {
-    const docker = (await dockerAnswers()) ? await containers() : null;
-    const [postgres, redis] = await Promise.all(
-      [startDatabase(docker), startEventStore(docker)].map(async (starting) => {
-        const service = await starting;
-        started.push(service);
-        return service;
-      }),
-    );
-    if (postgres === undefined || redis === undefined) throw new Error('unreachable');
-    const templateDatabase = await createTemplate(postgres.url);
-    say(`Postgres ${postgres.from}, Redis ${redis.from}`);
+    if (postgres.status === 'rejected') throw postgres.reason;
+    if (redis.status === 'rejected') throw redis.reason;
+    const templateDatabase = await createTemplate(postgres.value.url);
+    say(`Postgres ${postgres.value.from}, Redis ${redis.value.from}`);
     return {
-      databaseUrl: postgres.url,
+      databaseUrl: postgres.value.url,
       templateDatabase,
-      redisUrl: redis.url,
+      redisUrl: redis.value.url,
       async stop() {
-        await query(postgres.url, `drop database if exists "${templateDatabase}" with (force)`);
+        await query(postgres.value.url, `drop database if exists "${templateDatabase}" with (force)`);
         await stop();
       },
     };
@@ -103,8 +98,12 @@ async function startServices(): Promise<Services> {
 
 async function startDatabase(docker: Containers | null): Promise<Service> {
   const given = process.env.TEST_DATABASE_URL;
-  if (given !== undefined && given !== '')
+  if (given !== undefined && given !== '') {
+    await query(given, 'select 1').catch((error: Error) => {
+      throw new Error(`The Postgres that TEST_DATABASE_URL names does not answer (${error.message}).`);
+    });
     return { url: given, from: 'from TEST_DATABASE_URL', stop: async () => undefined };
+  }
   const contained = await docker?.postgres();
   if (contained !== undefined && contained !== null) return contained;
   const server = await startPostgres();
@@ -113,8 +112,12 @@ async function startDatabase(docker: Containers | null): Promise<Service> {
 
 async function startEventStore(docker: Containers | null): Promise<Service> {
   const given = process.env.TEST_REDIS_URL;
-  if (given !== undefined && given !== '')
+  if (given !== undefined && given !== '') {
+    await redisAnswers(given, 5000).catch((error: Error) => {
+      throw new Error(`The Redis that TEST_REDIS_URL names does not answer (${error.message}).`);
+    });
     return { url: given, from: 'from TEST_REDIS_URL', stop: async () => undefined };
+  }
   const contained = await docker?.redis();
   if (contained !== undefined && contained !== null) return contained;
   if (redisProgram() === null) await installRedis();
