@@ -1,7 +1,7 @@
 /** What a reader sees of a run: its log from a cursor, then live, to the seal; or the end from the row when the log is gone. */
 import type { Logger } from 'pino';
 import { RunledgerError } from '#src/errors.ts';
-import type { Cursor } from '#src/events/cursor.ts';
+import { BEFORE_START, type Cursor } from '#src/events/cursor.ts';
 import type { Hub, Viewer } from '#src/events/hub.ts';
 import type { EventLog } from '#src/events/log.ts';
 import { sealOf } from './outcome.ts';
@@ -50,6 +50,11 @@ export async function* follow(
   after: Cursor,
   signal: AbortSignal,
 ): AsyncGenerator<Followed, void, void> {
+  if (run.log_end !== null && after >= run.log_end) {
+    // The seal has been seen: there is no more. A cursor beyond it is none of this run's.
+    if (after > run.log_end) yield* endFromRow(run);
+    return;
+  }
   const viewer = await deps.hub.attach(run.id, after);
   try {
     yield* untilSealed(deps, run, viewer, signal);
@@ -87,11 +92,15 @@ async function* untilSealed(
     if (!isTerminal(row.status) || row.log_end === null) continue;
     terminalSinceMs ??= performance.now();
     if (!lost && performance.now() - terminalSinceMs < SEAL_WAIT_MS) continue;
-    if (!lost) yield { kind: 'resync' };
-    const event = sealOf(row);
-    yield { kind: 'event', cursor: row.log_end, event, head: null, entry: event };
+    yield* endFromRow(row, { resync: !lost });
     return;
   }
+}
+
+function* endFromRow(run: Run, { resync } = { resync: true }): Generator<Followed, void, void> {
+  if (resync) yield { kind: 'resync' };
+  const event = sealOf(run);
+  yield { kind: 'event', cursor: run.log_end ?? BEFORE_START, event, head: null, entry: event };
 }
 
 /** undefined: Postgres cannot say now. */
