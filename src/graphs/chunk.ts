@@ -8,7 +8,7 @@ import { readUsage } from './usage.ts';
 export type DeltaFields = Omit<EventOf<'message.delta'>, 'type' | 'm'>;
 
 /** Response metadata already told for this message; providers repeat it in every chunk, and clients would concatenate it. */
-export type Told = Map<string, unknown>;
+export type ToldMetadata = Map<string, unknown>;
 
 /** Usage travels as usage_metadata and run.usage. Summed over chunks, as clients do, a provider's running totals would be wrong. */
 const USAGE_KEYS = new Set(['usage', 'token_usage', 'tokenUsage', 'estimatedTokenUsage']);
@@ -20,7 +20,7 @@ const BLOCK_TEXT: Record<string, { kind: 'text' | 'reasoning'; key: string }> = 
 };
 
 /** The chunk as a delta; null when it holds more than one kind of text, or none. */
-export function deltaOf(chunk: MessageView, told: Told): DeltaFields | null {
+export function deltaOf(chunk: MessageView, told: ToldMetadata): DeltaFields | null {
   if (chunk.usage_metadata != null || hasNews(chunk.response_metadata, told)) return null;
   const calls = chunk.tool_call_chunks;
   if (calls !== undefined && calls.length > 0) {
@@ -38,7 +38,7 @@ export function deltaOf(chunk: MessageView, told: Told): DeltaFields | null {
 /**
  * All this chunk says, for a message.head or message.chunk; null when it says nothing. Marks its response metadata as told.
  */
-export function chunkFields(chunk: MessageView, id: string, told: Told): MessageFields | null {
+export function chunkFields(chunk: MessageView, id: string, told: ToldMetadata): MessageFields | null {
   const fields: MessageFields = { id, type: chunk._getType(), content: toJson(chunk.content) };
   const { additional_kwargs: kwargs, tool_call_chunks: calls = [] } = chunk;
   if (typeof chunk.name === 'string') fields.name = chunk.name;
@@ -58,7 +58,7 @@ export function chunkFields(chunk: MessageView, id: string, told: Told): Message
 }
 
 /** The first chunk of a message; kept even when it says nothing yet, since it announces the message. */
-export function headFields(chunk: MessageView, id: string, told: Told): MessageFields {
+export function headFields(chunk: MessageView, id: string, told: ToldMetadata): MessageFields {
   return chunkFields(chunk, id, told) ?? { id, type: chunk._getType(), content: '' };
 }
 
@@ -97,12 +97,12 @@ function onlyRepeatsCalls(kwargs: Record<string, unknown> | undefined): boolean 
   return true;
 }
 
-function hasNews(metadata: Record<string, unknown> | undefined, told: Told): boolean {
+function hasNews(metadata: Record<string, unknown> | undefined, told: ToldMetadata): boolean {
   for (const key in metadata) if (isNews(key, metadata[key], told)) return true;
   return false;
 }
 
-function tellNews(metadata: Record<string, unknown> | undefined, told: Told): JsonObject | undefined {
+function tellNews(metadata: Record<string, unknown> | undefined, told: ToldMetadata): JsonObject | undefined {
   const news: JsonObject = {};
   for (const key in metadata) {
     const value = metadata[key];
@@ -113,7 +113,7 @@ function tellNews(metadata: Record<string, unknown> | undefined, told: Told): Js
   return Object.keys(news).length > 0 ? news : undefined;
 }
 
-function isNews(key: string, value: unknown, told: Told): boolean {
+function isNews(key: string, value: unknown, told: ToldMetadata): boolean {
   if (value == null || USAGE_KEYS.has(key)) return false;
   return told.get(key) !== value;
 }

@@ -5,17 +5,20 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Cursor } from '#src/events/cursor.ts';
-import type { JsonObject, Namespace } from '#src/events/event.ts';
+import type { EventOf, JsonObject, Namespace } from '#src/events/event.ts';
 import type { AnswerFold, StreamedText } from './answer.ts';
-import { chunkFields, type DeltaFields, deltaOf, headFields, type Told } from './chunk.ts';
+import { chunkFields, type DeltaFields, deltaOf, headFields, type ToldMetadata } from './chunk.ts';
 import type { WriteEvent } from './graph.ts';
 import { toJson } from './json.ts';
 import { contentText, isChunk, type MessageView, messageFields, toolCalls } from './message-fields.ts';
 import type { FinishedCall } from './model-calls.ts';
+import type { Told } from './told.ts';
 
 export interface MessageFold {
   /** A part of mode `messages`. */
   part(ns: Namespace, message: MessageView, metadata: JsonObject): void;
+  /** Messages of a repeated update: those that were lost on their way are told whole. */
+  retell(ns: Namespace, messages: MessageView[]): void;
   /** A node has returned this message: from here on it is in the checkpoint. */
   returned(ns: Namespace, message: MessageView): void;
   /** A model call has ended: its usage is written after the last of its parts, which may still be unread. */
@@ -24,8 +27,8 @@ export interface MessageFold {
   unfinished(): string[];
   /** Text of the root's unfinished messages that streamed any. */
   partials(): { id: string; text: string }[];
-  /** Forgets the unfinished messages. */
-  forget(): void;
+  /** Forgets the unfinished messages, whose ids clients are told to drop. */
+  forget(ids: string[]): void;
   /** Writes usage that is still owed. */
   end(): void;
 }
@@ -33,34 +36,40 @@ export interface MessageFold {
 interface Stream extends StreamedText {
   ns: Namespace;
   head: Cursor;
-  told: Told;
+  /** Response metadata told so far. */
+  metadata: ToldMetadata;
   callsTools: boolean;
   /** Message parts read so far. */
   parts: number;
   finished: FinishedCall | null;
 }
 
-export function createMessageFold(write: WriteEvent, answers: AnswerFold): MessageFold {
+export function createMessageFold(write: WriteEvent, answers: AnswerFold, known: Told): MessageFold {
   const streams = new WeakMap<object, Stream>();
   /** By message id; null for a message told whole. */
   const open = new Map<string, Stream | null>();
   const owed = new Map<string, FinishedCall>();
 
   function firstChunk(ns: Namespace, chunk: MessageView, metadata: JsonObject): void {
-    const told: Told = new Map();
+    const told: ToldMetadata = new Map();
     const id = chunk.id ?? randomUUID();
-    const message = headFields(chunk, id, told);
-    const head = write({ type: 'message.head', ns, message, metadata: toJson(metadata) as JsonObject });
+    const event: EventOf<'message.head'> = {
+      type: 'message.head',
+      ns,
+      message: headFields(chunk, id, told),
+      metadata: toJson(metadata) as JsonObject,
+    };
     const stream: Stream = {
       id,
       ns,
-      head,
-      told,
+      head: write(event),
+      metadata: told,
       text: '',
       callsTools: false,
       parts: 0,
       finished: owed.get(id) ?? null,
     };
+    known.note(event);
     owed.delete(id);
     streams.set(metadata, stream);
     open.set(id, stream);
@@ -68,10 +77,10 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold): Messa
   }
 
   function nextChunk(stream: Stream, chunk: MessageView): void {
-    const delta = deltaOf(chunk, stream.told);
+    const delta = deltaOf(chunk, stream.metadata);
     if (delta !== null) write({ type: 'message.delta', m: stream.head, ...delta });
     else {
-      const message = chunkFields(chunk, stream.id, stream.told);
+      const message = chunkFields(chunk, stream.id, stream.metadata);
       if (message !== null) write({ type: 'message.chunk', m: stream.head, message });
     }
     note(stream, chunk, delta);
@@ -97,7 +106,14 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold): Messa
   function wholeMessage(ns: Namespace, message: MessageView, metadata: JsonObject, fromModel: boolean): void {
     const fields = messageFields(message);
     const { id, type, tool_calls } = fields;
-    write({ type: 'message.whole', ns, message: fields, metadata: toJson(metadata) as JsonObject });
+    const event: EventOf<'message.whole'> = {
+      type: 'message.whole',
+      ns,
+      message: fields,
+      metadata: toJson(metadata) as JsonObject,
+    };
+    write(event);
+    known.note(event);
     if (type === 'ai' && tool_calls !== undefined)
       write({ type: 'message.tool_calls', ns, message_id: id, tool_calls });
     if (fromModel && type === 'ai') open.set(id, null);
@@ -131,6 +147,13 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold): Messa
       else if (fromModel && isChunk(message)) firstChunk(ns, message, metadata);
       else wholeMessage(ns, message, metadata, fromModel);
     },
+    retell(ns, messages) {
+      // A node may return the past again; what is new comes after the last thing a person said.
+      const from = messages.findLastIndex((message) => message._getType() === 'human') + 1;
+      for (const message of messages.slice(from)) {
+        if (message.id === undefined || !known.hasMessage(message.id)) wholeMessage(ns, message, {}, false);
+      }
+    },
     returned(ns, message) {
       answers.message(ns.length, message);
       const { id } = message;
@@ -153,8 +176,9 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold): Messa
       [...open.values()].flatMap((stream) =>
         stream === null || stream.ns.length > 0 || stream.text === '' ? [] : [{ id: stream.id, text: stream.text }],
       ),
-    forget() {
+    forget(ids) {
       end();
+      known.drop(ids);
       open.clear();
       answers.forgetStreamed();
     },

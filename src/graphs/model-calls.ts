@@ -38,6 +38,11 @@ interface Generated {
   message?: { id?: string; usage_metadata?: unknown; response_metadata?: Record<string, unknown> };
 }
 
+// LangChain queues callbacks behind one another, process-wide, unless told not to. LangGraph's own handler, which makes
+// the parts of mode `messages`, would then lag behind the graph, and what is still queued when a run ends is lost.
+// Awaited, a part exists before the node goes on, and each token costs less.
+process.env.LANGCHAIN_CALLBACKS_BACKGROUND ??= 'false';
+
 const NO_STREAM = ['nostream', 'langsmith:nostream'];
 
 /** @param onFinished called once per finished call, before LangChain returns the answer to the node */
@@ -71,8 +76,7 @@ export function createModelCalls(onFinished: (call: FinishedCall) => void): Mode
     },
   });
   handler.name = 'RunledgerModelCalls';
-  // Awaited: a queued handler would run after LangGraph has ended the stream. It also keeps LangChain's own queue short.
-  handler.awaitHandlers = true;
+  handler.awaitHandlers = true; // whatever the environment says: the executor ends the translator when the stream has ended
   return { handler, threw: (error) => typeof error === 'object' && error !== null && errors.has(error) };
 }
 

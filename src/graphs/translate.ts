@@ -8,6 +8,7 @@ import { isMessage, type MessageView, partJson } from './message-fields.ts';
 import { createMessageFold } from './message-fold.ts';
 import { createModelCalls } from './model-calls.ts';
 import { interruptsIn, isCached, isGraphMode, tellsInterrupt, withoutInternals } from './part-data.ts';
+import { createTold, type Told } from './told.ts';
 import { addUsage } from './usage.ts';
 
 /** A translator and what the executor passes to LangGraph for it. */
@@ -23,13 +24,16 @@ export interface TranslatorOptions {
    * finished tasks, marked cached, and they are dropped. Default false.
    */
   continued?: boolean;
+  /** What former epochs told, if it is known: a repeated update that they did not tell is then told, with its messages. */
+  told?: Told;
 }
 
 /** One per run and epoch. */
-export function createTranslator({ write, continued = false }: TranslatorOptions): RunTranslator {
+export function createTranslator({ write, continued = false, told }: TranslatorOptions): RunTranslator {
+  const known = told ?? createTold();
   const answers = createAnswerFold(toJson);
-  const messages = createMessageFold(write, answers);
-  const repeats = createRepeats(continued);
+  const messages = createMessageFold(write, answers, known);
+  const repeats = createRepeats(continued, told, known);
   const held: RunEvent[] = [];
   const interrupts = new Map<string, Json>();
   let paused = false;
@@ -52,9 +56,11 @@ export function createTranslator({ write, continued = false }: TranslatorOptions
       if (mode === 'updates' && ns.length === 0) noteInterrupts(json);
       return;
     }
+    const judged = mode === 'updates' ? repeats.judge(ns, json) : 'news';
+    if (judged === 'told' || judged === 'missed') messages.retell(ns, found);
     for (const message of found) messages.returned(ns, message);
-    if (mode === 'updates' && repeats.drops(ns, json)) return;
-    write(event);
+    if (mode === 'updates') known.note(event);
+    if (judged === 'news' || judged === 'missed') write(event);
   }
 
   function noteInterrupts(data: Json): void {
@@ -86,7 +92,7 @@ export function createTranslator({ write, continued = false }: TranslatorOptions
     partials: messages.partials,
     forgetUnfinished() {
       const ids = messages.unfinished();
-      messages.forget();
+      messages.forget(ids);
       repeats.expect();
       held.length = 0; // a task that asked will ask again
       interrupts.clear();
@@ -100,23 +106,30 @@ export function createTranslator({ write, continued = false }: TranslatorOptions
 }
 
 /**
- * Which updates are repetitions. LangGraph repeats those of finished tasks when it goes on within a step, before anything
+ * Tells repetitions from news. LangGraph repeats the updates of finished tasks when it goes on within a step, before anything
  * else of that namespace; a cached update after that comes from a node's own cache and is news.
  */
-function createRepeats(expected: boolean) {
+function createRepeats(expected: boolean, told: Told | undefined, known: Told) {
   let begun = new Set<string>();
   let expecting = expected;
+  /** What was told before is not known; repetitions are then dropped as they are. */
+  let blind = told === undefined;
   return {
-    drops(ns: Namespace, data: Json): boolean {
-      if (!expecting) return false;
+    /** told, missed: a repetition of an update that was told, or was not. repeated: a repetition, and no more is known. */
+    judge(ns: Namespace, data: Json): 'news' | 'told' | 'missed' | 'repeated' {
       const key = ns.join('|');
-      if (isCached(data) && !begun.has(key)) return true;
-      begun.add(key);
-      return false;
+      if (!expecting || !isCached(data) || begun.has(key)) {
+        if (expecting) begun.add(key);
+        return 'news';
+      }
+      if (blind) return 'repeated';
+      return known.hasUpdate(ns, data) ? 'told' : 'missed';
     },
+    /** From here on what was told is known: this translator told it. */
     expect(): void {
       begun = new Set();
       expecting = true;
+      blind = false;
     },
   };
 }

@@ -180,6 +180,8 @@ export async function startFakeModel(options: FakeModelOptions = {}): Promise<Fa
     if (step.do === 'gate') await gates.pass(step.gate, left);
   }
 
+  // Longer than any test: a client whose event loop was busy must not meet a connection that was just closed for idleness.
+  server.keepAliveTimeout = 600_000;
   await new Promise<void>((resolve) => server.listen(options.port ?? 0, '127.0.0.1', resolve));
   const { port } = server.address() as AddressInfo;
   return {

@@ -4,6 +4,7 @@ import type { Cursor } from '#src/events/cursor.ts';
 import type { EventOf, GraphMode, JsonObject, RunEvent, RunEventType } from '#src/events/event.ts';
 import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
 import type { ModelConfig } from '#src/graphs/models.ts';
+import type { Told } from '#src/graphs/told.ts';
 import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 
 export interface Driven {
@@ -20,19 +21,24 @@ export interface DriveOptions {
   modes?: GraphMode[];
   signal?: AbortSignal;
   continued?: boolean;
+  told?: Told;
+  /** Goes on with this one's translator and events, as a retry in place does. */
+  after?: Driven;
   configurable?: JsonObject;
   onEvent?: (event: RunEvent, events: RunEvent[]) => void;
 }
 
 /** Runs the graph to its end, whatever that is. */
 export async function drive(graph: DrivenGraph, input: unknown, options: DriveOptions = {}): Promise<Driven> {
-  const events: RunEvent[] = [];
+  const events: RunEvent[] = options.after?.events ?? [];
   const write = (event: RunEvent): Cursor => {
-    events.push(structuredClone(event)); // what JSON cannot hold does not survive a clone either, or shows in a comparison
+    events.push(structuredClone(event)); // a copy, as the log keeps one
     options.onEvent?.(event, events);
     return events.length - 1;
   };
-  const translator = createTranslator({ write, continued: options.continued ?? false });
+  const { continued = false, told } = options;
+  const translator =
+    options.after?.translator ?? createTranslator({ write, continued, ...(told === undefined ? {} : { told }) });
   let error: unknown;
   try {
     const stream = await graph.stream(input, {
