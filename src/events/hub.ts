@@ -1,4 +1,4 @@
-/** The contract of the hub; implementation below. */
+/** The contract of the hub; made by createHub in live-hub.ts. */
 import type { Cursor } from './cursor.ts';
 import type { EventOf, RunEvent } from './event.ts';
 import type { LogEntry } from './log.ts';

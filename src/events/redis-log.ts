@@ -97,14 +97,16 @@ async function compressLong(batches: AppendBatch[]): Promise<Map<LogEntry, Buffe
 }
 
 async function judge(redis: RedisClients, batches: AppendBatch[], replies: Reply[]): Promise<AppendResult[]> {
-  const failure = replies.find(([error]) => error !== null && !isStale(error))?.[0];
+  const failures = replies.filter(([error]) => error !== null);
+  if (failures.length === 0) return batches.map(() => 'appended');
+  const failure = failures.find(([error]) => error !== null && !isStale(error))?.[0];
   if (failure) throwUnavailable(failure);
   let at = 0;
   const results: AppendResult[] = [];
   for (const batch of batches) {
-    const ours = replies.slice(at, at + 2 * batch.entries.length);
-    at += ours.length;
-    const refused = batch.entries.filter((_, index) => ours[2 * index]?.[0]);
+    const first = at;
+    const refused = batch.entries.filter((_, index) => replies[first + 2 * index]?.[0]);
+    at += 2 * batch.entries.length;
     results.push(refused.length === 0 ? 'appended' : await judgeRefused(redis, batch, new Set(refused)));
   }
   return results;

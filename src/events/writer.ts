@@ -1,4 +1,4 @@
-/** The contract of the writer; implementation below. */
+/** The contract of the writer; made by createLogWriter in log-writer.ts. */
 import type { Cursor } from './cursor.ts';
 import type { RunEvent } from './event.ts';
 
@@ -12,7 +12,10 @@ export interface RunWriter {
    * whose cursor it then shares. After `log.torn` or when fenced, nothing is kept and the last cursor is returned.
    */
   write(event: LiveEvent): Cursor;
-  /** undefined when there is room; otherwise a promise that resolves when there is. The graph loop awaits it between parts. */
+  /**
+   * undefined when there is room; otherwise a promise that resolves when there is, or when the log is found to be away:
+   * nobody waits for a log that does not answer. The graph loop awaits it between parts.
+   */
   room(): Promise<void> | undefined;
   /** Resolves when everything written so far is acknowledged, given up, or `timeoutMs` has passed. Never rejects. */
   flush(timeoutMs: number): Promise<void>;
@@ -26,7 +29,7 @@ export interface RunWriter {
 
 /** One per process: all runs' events go through one flusher and one connection. */
 export interface LogWriter {
-  /** `onFenced` is called once, when the log says that a later epoch has begun. `from`: position of the first id (0). */
+  /** `onFenced` is called once, when the log says that a later epoch has begun. The first id has position 0. */
   open(runId: string, epoch: number, onFenced: () => void): RunWriter;
   close(): Promise<void>;
 }
