@@ -1,4 +1,5 @@
 /** The only loop between a run and an event stream: decide, follow, project, send. Every dialect's streams go through it. */
+import type { Readable } from 'node:stream';
 import type { FastifyBaseLogger, FastifyReply } from 'fastify';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { Client } from '#src/http/client.ts';
@@ -19,17 +20,19 @@ export interface RunStreamRequest {
   startedTheRun: boolean;
 }
 
+/** @throws RunledgerError STREAM_EXPIRED */
+export type OpenRunStream = (request: RunStreamRequest) => Promise<Readable>;
+
 /**
- * Makes the stream of one dialect. The result answers a request with the run's events: refusals first, with a real
- * status; then headers, then frames to the run's end.
- * @throws (by the result) STREAM_EXPIRED
+ * Makes the stream of one dialect. The result is for a handler to return: it refuses first, with a real status; then come
+ * headers, then frames to the run's end.
  */
 export function createRunStream(deps: {
   runs: Pick<RunService, 'openStream' | 'follow' | 'disconnected'>;
   sse: Sse;
   projector: Projector;
   logger: FastifyBaseLogger;
-}): (request: RunStreamRequest) => Promise<FastifyReply> {
+}): OpenRunStream {
   const { runs, sse, projector, logger } = deps;
   // Frames of an entry, made once for all its viewers; they live as long as the hub holds the entry.
   const rendered = new WeakMap<object, Buffer>();
@@ -59,7 +62,7 @@ export function createRunStream(deps: {
 
   return async ({ reply, client, run, after, startedTheRun }) => {
     await runs.openStream(run);
-    return sse.send(reply, {
+    return sse.stream(reply, {
       client,
       items: (signal) => runs.follow(run, after, signal),
       encode: encoder(),

@@ -1,13 +1,11 @@
 /**
  * The one writer of server-sent events. It knows bytes, connections and time; what the events mean is its callers' affair.
- * Built on `reply.send(stream)`, so a stream carries the same headers (CORS, request id) as every other response.
+ * The stream is an ordinary payload of Fastify, so it carries the same headers (CORS, request id) as every other response.
  */
 import { Readable } from 'node:stream';
-import { setImmediate } from 'node:timers/promises';
 import type { FastifyBaseLogger, FastifyReply } from 'fastify';
 import type { Client } from './client.ts';
-import { type Batcher, createBatcher } from './sse-batch.ts';
-import { encodeFrames } from './sse-frame.ts';
+import { SseBody } from './sse-body.ts';
 
 /**
  * finished: everything was sent. client_left: the client closed before that. server_closed: we did (shutdown, a reader
@@ -26,8 +24,12 @@ export interface SseSource<T> {
 }
 
 export interface Sse {
-  /** Sends the headers at once and then the items as they come. Returns the reply, as a Fastify handler must. */
-  send<T>(reply: FastifyReply, source: SseSource<T>): FastifyReply;
+  /**
+   * Sets the headers and makes the payload, which the (async) handler must return. It begins at once with a comment, and
+   * goes on with the items as they come. A handler that sends it and returns the reply works too, but costs each viewer
+   * 2 KB more, because Fastify then waits for the response's end.
+   */
+  stream<T>(reply: FastifyReply, source: SseSource<T>): Readable;
   /** Streams open now. */
   readonly open: number;
   /** Ends every stream, telling clients to come back in a second, and waits for their end (4 s). Later ones end at once. */
@@ -39,12 +41,6 @@ const HEADERS = {
   'cache-control': 'no-store, no-transform',
   'x-accel-buffering': 'no',
 };
-/** Clients would otherwise see no headers before the first event. */
-const OPENING = encodeFrames([{ comment: 'ok' }]);
-const HEARTBEAT = encodeFrames([{ comment: '' }]);
-const COME_BACK = encodeFrames([{ comment: 'the server is closing', retry: 1000 }]);
-/** A small buffer of our own: what a slow reader has not taken stays in the log, not here. */
-const HIGH_WATER_MARK_BYTES = 16 * 1024;
 /** On shutdown, how long a reader that takes nothing is waited for, in milliseconds. */
 const CLOSE_GRACE_MS = 1000;
 /** And how long a source that does not heed its signal, so that it cannot hold up the shutdown. */
@@ -58,6 +54,7 @@ interface SseDeps {
 }
 
 interface OpenStream {
+  body: Readable;
   /** Asks the stream to end; resolves when its response and its source are over, or given up. Never rejects. */
   stop(): Promise<void>;
 }
@@ -72,15 +69,15 @@ export function createSse(deps: SseDeps): Sse {
   let closing = false;
 
   return {
-    send(reply, source) {
+    stream(reply, source) {
       if (reply.raw.destroyed) {
         source.onEnd?.('client_left');
-        return reply.code(499).send();
+        return Readable.from([]);
       }
       const stream = openStream(deps, reply, source, () => streams.delete(stream));
       streams.add(stream);
       if (closing) void stream.stop();
-      return reply;
+      return stream.body;
     },
     get open() {
       return streams.size;
@@ -94,41 +91,26 @@ export function createSse(deps: SseDeps): Sse {
 
 function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>, onOver: () => void): OpenStream {
   const { raw } = reply;
-  const { client } = source;
-  const bodyOver = Promise.withResolvers<void>();
-  const responseOver = Promise.withResolvers<void>();
-  let batcher: Batcher | null = null;
-  let started = false;
-  let stopping = false;
   let endedByUs = false;
+  let bodyOver = false;
+  let responseOver = false;
+  let stopped: PromiseWithResolvers<void> | null = null;
 
-  async function* body(): AsyncGenerator<Buffer, void, void> {
-    started = true;
-    try {
-      yield OPENING;
-      batcher = createBatcher({
-        source: source.items(client.signal)[Symbol.asyncIterator](),
-        encode: source.encode,
-        idleMs: deps.keepaliveMs,
-      });
-      while (!client.left) {
-        if (stopping) {
-          yield COME_BACK;
-          return;
-        }
-        const batch = await batcher.next();
-        if (batch.bytes !== null) yield batch.bytes;
-        if (batch.over) return;
-        if (batch.full) await setImmediate();
-        else if (batch.bytes === null && !stopping && !client.left) yield HEARTBEAT;
-      }
-    } catch (error) {
-      endByForce('stream source failed', error);
-    } finally {
-      client.release();
-      await batcher?.close().catch((error: unknown) => endByForce('stream source failed while it ended', error));
-      bodyOver.resolve();
-    }
+  const body = new SseBody<T>({
+    open: () => source.items(source.client.signal)[Symbol.asyncIterator](),
+    encode: source.encode,
+    keepaliveMs: deps.keepaliveMs,
+    onFailure: (error) => endByForce('stream source failed', error),
+    onOver: () => {
+      bodyOver = true;
+      settle();
+    },
+  });
+
+  function settle(): void {
+    if (!bodyOver || !responseOver) return;
+    onOver();
+    stopped?.resolve();
   }
 
   function endByForce(why: string, error?: unknown): void {
@@ -138,11 +120,11 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
   }
 
   raw.once('close', () => {
-    // A generator that never ran is ended by its stream without running its `finally`.
-    if (!started) bodyOver.resolve();
-    batcher?.wake();
-    responseOver.resolve();
     const end = endedByUs ? 'server_closed' : raw.writableFinished ? 'finished' : 'client_left';
+    source.client.release();
+    body.destroy();
+    responseOver = true;
+    settle();
     source.onEnd?.(end);
     deps.onEnd?.(end);
   });
@@ -151,23 +133,24 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
     if (raw.writableLength > 0) endByForce('slow reader cut off');
     else raw.socket?.setTimeout(deps.writeTimeoutMs);
   });
-  reply.headers(HEADERS).send(Readable.from(body(), { objectMode: false, highWaterMark: HIGH_WATER_MARK_BYTES }));
-  const over = Promise.all([bodyOver.promise, responseOver.promise]).then(onOver);
+  reply.headers(HEADERS);
 
   return {
+    body,
     async stop() {
-      stopping = true;
       endedByUs = true;
-      batcher?.wake();
-      const givenUp = Promise.withResolvers<void>();
+      body.finish();
+      stopped ??= Promise.withResolvers();
+      const { promise, resolve } = stopped;
       const timers = [
         setTimeout(() => endByForce('stream cut off at shutdown'), CLOSE_GRACE_MS),
         setTimeout(() => {
           deps.logger.warn({ request_id: reply.request.id }, 'stream source did not end at shutdown');
-          givenUp.resolve();
+          resolve();
         }, SOURCE_GRACE_MS),
       ];
-      await Promise.race([over, givenUp.promise]);
+      settle();
+      await promise;
       for (const timer of timers) clearTimeout(timer);
     },
   };

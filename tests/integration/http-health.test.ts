@@ -69,7 +69,7 @@ describe('/metrics', () => {
       for (const reading of readings) metrics.observe(reading);
       app.get('/items/:id', async (request) => request.params);
       app.get('/stream', async (_request, reply) =>
-        sse.send(reply, { client: watchClient(reply), items: feed.items, encode: (bytes) => bytes }),
+        sse.stream(reply, { client: watchClient(reply), items: feed.items, encode: (bytes) => bytes }),
       );
     });
     const scrape = async () => {

@@ -29,7 +29,7 @@ function start(options: Partial<HttpOptions> = {}) {
       n: 'secret' as never,
     }));
     app.get('/stream', async (_request, reply) =>
-      sse.send(reply, {
+      sse.stream(reply, {
         client: watchClient(reply),
         async *items() {
           yield 1;
@@ -377,7 +377,7 @@ describe('closing', () => {
       });
       app.get('/quick', async () => ({}));
       app.get('/hold', async (_request, reply) =>
-        sse.send(reply, { client: watchClient(reply), items: holdUntil, encode: () => Buffer.alloc(0) }),
+        sse.stream(reply, { client: watchClient(reply), items: holdUntil, encode: () => Buffer.alloc(0) }),
       );
     });
     const release = Promise.withResolvers<void>();

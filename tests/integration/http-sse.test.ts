@@ -28,7 +28,7 @@ async function startStream(options: Partial<HttpOptions> = {}, hold?: Promise<vo
       const client = watchClient(reply);
       entered.count += 1;
       await hold;
-      return sse.send(reply, { client, items: feed.items, encode, onEnd: (end) => ends.push(end) });
+      return sse.stream(reply, { client, items: feed.items, encode, onEnd: (end) => ends.push(end) });
     });
   });
   return { ...rig, feed, ends, entered };
@@ -62,7 +62,7 @@ describe('the beginning', () => {
 
   test('a client that left while the handler was still busy is noticed', async () => {
     const gate = Promise.withResolvers<void>();
-    const { port, feed, ends, entered, sse } = await startStream({}, gate.promise);
+    const { port, feed, ends, entered, sse, logs } = await startStream({}, gate.promise);
     const socket = await rawSocket(port, getRequest('/stream'));
     await until(() => entered.count === 1, { message: 'the handler' });
     socket.resetAndDestroy();
@@ -72,6 +72,7 @@ describe('the beginning', () => {
     await until(() => ends.length === 1, { message: 'the end' });
     expect(ends).toEqual(['client_left']);
     expect([feed.started, sse.open]).toEqual([0, 0]);
+    expect(logs.filter((line) => line.level >= 40)).toEqual([]);
   });
 });
 
@@ -105,7 +106,7 @@ describe('items', () => {
   test('without bytes neither end the stream nor keep it from ending', async () => {
     const quiet = await startRig({}, ({ app, sse }) => {
       app.get('/stream', async (_request, reply) =>
-        sse.send(reply, {
+        sse.stream(reply, {
           client: watchClient(reply),
           async *items() {
             for (let n = 0; n < 2000; n += 1) yield n;
@@ -124,7 +125,7 @@ describe('items', () => {
     const rig = await startRig({}, ({ app, sse }) => {
       app.get('/other', async () => ({ sent }));
       app.get('/stream', async (_request, reply) =>
-        sse.send(reply, {
+        sse.stream(reply, {
           client: watchClient(reply),
           async *items() {
             for (sent = 0; sent < 300_000; sent += 1) yield sent;
@@ -276,7 +277,7 @@ describe('shutdown', () => {
     const never = Promise.withResolvers<void>();
     const rig = await startRig({}, ({ app, sse }) => {
       app.get('/stream', async (_request, reply) =>
-        sse.send(reply, {
+        sse.stream(reply, {
           client: watchClient(reply),
           async *items() {
             await never.promise;
@@ -314,7 +315,7 @@ describe('a source that fails', () => {
     const ends: StreamEnd[] = [];
     const rig = await startRig({}, ({ app, sse }) => {
       app.get('/stream', async (_request, reply) =>
-        sse.send(reply, {
+        sse.stream(reply, {
           client: watchClient(reply),
           // biome-ignore lint/correctness/useYield: it fails before it can
           async *items() {

@@ -1,21 +1,21 @@
 /** Messages and answers: what starts a run, and the stream of what it does. */
+import type { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { z } from 'zod';
 import { BEFORE_START } from '#src/events/cursor.ts';
 import { type Client, watchClient } from '#src/http/client.ts';
 import type { Admitted, MessageRequest } from '#src/runs/run.ts';
 import type { DialectDeps } from '../dialect.ts';
-import type { RunStreamRequest } from '../stream.ts';
+import type { OpenRunStream } from '../stream.ts';
 import { runPath, streamPath } from './links.ts';
 import { type RestApp, refused } from './route.ts';
 import { acceptedOf, acceptedView } from './views.ts';
 import { answerBody, cursorOf, idParams, messageBody, requestKeyOf, streamQuery, uuidOr, wantsStream } from './wire.ts';
 
-type OpenRunStream = (request: RunStreamRequest) => Promise<FastifyReply>;
-
 const eventStream = {
   description: 'The events of the run as server-sent events, to `run_end`.',
-  content: { 'text/event-stream': { schema: z.string() } },
+  // Described as text; what a handler gives is a stream, which Fastify sends without a schema.
+  content: { 'text/event-stream': { schema: z.string() as unknown as z.ZodType<Readable> } },
 };
 const started = { 200: eventStream, 202: acceptedView, ...refused };
 const description =
@@ -125,7 +125,7 @@ async function answerStarted(deps: {
   reply: FastifyReply;
   client: Client;
   admitted: Admitted;
-}): Promise<FastifyReply> {
+}): Promise<FastifyReply | Readable> {
   const { request, reply, client, admitted } = deps;
   const { run, replayed } = admitted;
   reply.header('content-location', streamPath(run.thread_id, run.id));
