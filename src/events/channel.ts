@@ -1,0 +1,232 @@
+/** One watched run: its subscription, its newest entries, and whoever waits for the next. Shared by all its viewers here. */
+import type { Logger } from 'pino';
+import { decodeEvent } from './codec.ts';
+import { BEFORE_START, type Cursor, epochOf } from './cursor.ts';
+import { createHeads, type Heads } from './heads.ts';
+import { type EventLog, type LogEntry, LogUnavailable } from './log.ts';
+import { entryItem, indexAfter, pushSeen, type Ring, type Seen } from './ring.ts';
+
+export interface Channel {
+  readonly runId: string;
+  readonly log: EventLog;
+  readonly logger: Logger;
+  readonly ring: Ring;
+  readonly heads: Heads;
+  /** The greatest cursor known; its entry is in the ring unless the log was found to be another one. */
+  tail: Cursor;
+  /** The greatest cursor any viewer came with. */
+  asked: Cursor;
+  /** Live entries of an older epoch are dropped. */
+  floorEpoch: number;
+  /** Everything up to here was delivered by this process' own writer. */
+  fedThrough: Cursor;
+  /** Checks in a row that found the log behind what was seen. */
+  behind: number;
+  /** How often the log was found to be lost, and where it ended then. */
+  losses: number;
+  lostAt: Cursor;
+  viewers: number;
+  waiting: Set<() => void>;
+  waking: boolean;
+  closed: boolean;
+  unsubscribe: (() => void) | null;
+  timer: NodeJS.Timeout | null;
+  /** Page reads under way, by the cursor they begin after. */
+  readonly pages: Map<Cursor, Promise<Seen[]>>;
+  pageLimit: number;
+}
+
+export type Source = 'published' | 'delivered' | 'checked';
+
+/** Checks in a row, so that a log that is being written again after an outage is not taken for lost. */
+const CHECKS_BEFORE_LOST = 3;
+const FIRST_PAGE = 100;
+const MAX_PAGE = 500;
+const PAGE_BYTES = 512 * 1024;
+const MAX_BACKOFF_MS = 1_000;
+
+export function createChannel(deps: { runId: string; log: EventLog; logger: Logger }): Channel {
+  return {
+    ...deps,
+    ring: { seen: [], bytes: 0 },
+    heads: createHeads(deps.log, deps.runId),
+    tail: BEFORE_START,
+    asked: BEFORE_START,
+    floorEpoch: 0,
+    fedThrough: BEFORE_START,
+    behind: 0,
+    losses: 0,
+    lostAt: BEFORE_START,
+    viewers: 0,
+    waiting: new Set(),
+    waking: false,
+    closed: false,
+    unsubscribe: null,
+    timer: null,
+    pages: new Map(),
+    pageLimit: FIRST_PAGE,
+  };
+}
+
+/** Whether this process' own writer feeds the channel to its end: then the log may be behind it for a while. */
+export function isFedHere(channel: Channel): boolean {
+  return channel.fedThrough !== BEFORE_START && channel.fedThrough >= channel.tail;
+}
+
+/** Takes what is new, in order of cursors; everything else is a repetition or comes from a writer whose epoch is over. */
+export function accept(channel: Channel, entry: LogEntry, source: Source): void {
+  if (source === 'delivered') channel.fedThrough = Math.max(channel.fedThrough, entry.cursor);
+  if (channel.closed || entry.cursor <= channel.tail) return;
+  if (source !== 'checked' && epochOf(entry.cursor) < channel.floorEpoch) return;
+  channel.tail = entry.cursor;
+  pushSeen(channel.ring, parse(channel, entry));
+  wakeSoon(channel);
+}
+
+function parse(channel: Channel, entry: LogEntry): Seen {
+  const event = decodeEvent(entry.payload);
+  const { cursor } = entry;
+  const bytes = entry.payload.length;
+  if (event === null) {
+    channel.logger.debug({ runId: channel.runId, cursor }, 'log entry of an unknown type passed over');
+    return { cursor, bytes, item: null, missingHead: null };
+  }
+  if (event.type === 'message.head') channel.heads.note(cursor, event);
+  const m = event.type === 'message.delta' || event.type === 'message.chunk' ? event.m : null;
+  const head = m === null ? null : channel.heads.known(m);
+  return {
+    cursor,
+    bytes,
+    item: entryItem({ cursor, event, head: head ?? null }),
+    missingHead: head === undefined ? m : null,
+  };
+}
+
+/** All that arrives in one turn of the event loop wakes the viewers once. */
+export function wakeSoon(channel: Channel): void {
+  if (channel.waking || channel.waiting.size === 0) return;
+  channel.waking = true;
+  setImmediate(() => {
+    channel.waking = false;
+    wake(channel);
+  });
+}
+
+function wake(channel: Channel): void {
+  const waiting = channel.waiting;
+  channel.waiting = new Set();
+  for (const resume of waiting) resume();
+}
+
+/**
+ * What the log holds after the cursor, one page. Viewers that ask for the same at the same time share one read.
+ * @throws LogUnavailable
+ */
+export function readPage(channel: Channel, after: Cursor): Promise<Seen[]> {
+  const running = channel.pages.get(after) ?? page(channel, after).finally(() => channel.pages.delete(after));
+  channel.pages.set(after, running);
+  return running;
+}
+
+async function page(channel: Channel, after: Cursor): Promise<Seen[]> {
+  const { entries } = await channel.log.read(channel.runId, after, channel.pageLimit);
+  let bytes = 0;
+  const seen = entries.map((entry) => {
+    bytes += entry.payload.length;
+    const kept = channel.ring.seen[indexAfter(channel.ring, entry.cursor - 1)];
+    return kept?.cursor === entry.cursor ? kept : parse(channel, entry);
+  });
+  // Pages of large entries become short ones: every run's appends wait behind a read.
+  if (bytes > PAGE_BYTES) channel.pageLimit = Math.max(1, Math.floor((seen.length * PAGE_BYTES) / bytes));
+  else channel.pageLimit = Math.min(MAX_PAGE, channel.pageLimit * 2);
+  return seen;
+}
+
+/**
+ * Subscribes, and looks where the log ends; repeated until it succeeds. Resolves after the first try, so that a viewer
+ * attached while the log is away is served with what this process delivers.
+ */
+export async function openChannel(channel: Channel, tailCheckMs: number): Promise<void> {
+  if (await connect(channel, tailCheckMs)) return;
+  let backoffMs = 100;
+  const again = (): void => {
+    channel.timer = setTimeout(async () => {
+      if (channel.closed || (await connect(channel, tailCheckMs))) return;
+      backoffMs = Math.min(MAX_BACKOFF_MS, backoffMs * 2);
+      again();
+    }, backoffMs).unref();
+  };
+  if (!channel.closed) again();
+}
+
+async function connect(channel: Channel, tailCheckMs: number): Promise<boolean> {
+  try {
+    const unsubscribe = await channel.log.subscribe(channel.runId, (entry) => accept(channel, entry, 'published'));
+    if (channel.closed) {
+      unsubscribe();
+      return true;
+    }
+    channel.unsubscribe = unsubscribe;
+  } catch (error) {
+    logFailure(channel, error, 'run not subscribed yet');
+    return false;
+  }
+  await check(channel);
+  if (channel.closed) return true;
+  // The last publication of a run can be lost, and nothing after it would show the hole.
+  const tick = (): void => {
+    channel.timer = setTimeout(async () => {
+      await check(channel);
+      if (!channel.closed) tick();
+    }, tailCheckMs).unref();
+  };
+  tick();
+  return true;
+}
+
+/** One look at the end of the log: something new, as expected, or less than was seen. */
+async function check(channel: Channel): Promise<void> {
+  let last: LogEntry | null;
+  try {
+    last = await channel.log.last(channel.runId);
+  } catch (error) {
+    logFailure(channel, error, 'end of the log not readable');
+    return;
+  }
+  if (channel.closed) return;
+  const end = last?.cursor ?? BEFORE_START;
+  if (last !== null) accept(channel, last, 'checked');
+  const front = Math.max(channel.tail, channel.asked);
+  if (end >= front || (isFedHere(channel) && channel.fedThrough >= channel.asked)) {
+    channel.behind = 0;
+    return;
+  }
+  channel.behind += 1;
+  if (channel.behind >= CHECKS_BEFORE_LOST) lose(channel, end);
+}
+
+/** The log is gone or another one. Viewers that are ahead of it are told, and go on after its end. */
+function lose(channel: Channel, end: Cursor): void {
+  channel.logger.warn({ runId: channel.runId, end, seen: channel.tail }, 'event log of a watched run is lost');
+  channel.losses += 1;
+  channel.lostAt = end;
+  channel.behind = 0;
+  channel.tail = end;
+  channel.asked = end;
+  channel.ring.seen.length = 0;
+  channel.ring.bytes = 0;
+  wakeSoon(channel);
+}
+
+export function closeChannel(channel: Channel): void {
+  channel.closed = true;
+  if (channel.timer !== null) clearTimeout(channel.timer);
+  channel.unsubscribe?.();
+  wake(channel);
+}
+
+function logFailure(channel: Channel, error: unknown, message: string): void {
+  const { runId, logger } = channel;
+  if (error instanceof LogUnavailable) logger.debug({ runId, reason: error.message }, message);
+  else logger.error({ err: error, runId }, message);
+}

@@ -1,0 +1,59 @@
+/** Shows the runs of any process to the viewers of this one. */
+import type { Logger } from 'pino';
+import { accept, type Channel, closeChannel, createChannel, openChannel } from './channel.ts';
+import type { Hub } from './hub.ts';
+import type { EventLog } from './log.ts';
+import { createViewer } from './viewer.ts';
+
+const TAIL_CHECK_MS = 1_500;
+
+/**
+ * @param deps.tailCheckMs how often the end of a watched run's log is looked at, in case its last publication was lost
+ */
+export function createHub(deps: { log: EventLog; logger: Logger; tailCheckMs?: number }): Hub {
+  const { log, logger } = deps;
+  const tailCheckMs = deps.tailCheckMs ?? TAIL_CHECK_MS;
+  const channels = new Map<string, { channel: Channel; opened: Promise<void> }>();
+  let viewers = 0;
+
+  function leave(channel: Channel): void {
+    viewers -= 1;
+    channel.viewers -= 1;
+    if (channel.viewers > 0 || channel.closed) return;
+    closeChannel(channel);
+    channels.delete(channel.runId);
+  }
+
+  return {
+    deliver(runId, entries) {
+      const watched = channels.get(runId);
+      if (watched === undefined) return;
+      for (const entry of entries) accept(watched.channel, entry, 'delivered');
+    },
+    async attach(runId, after, options = {}) {
+      let watched = channels.get(runId);
+      if (watched === undefined) {
+        const channel = createChannel({ runId, log, logger });
+        watched = { channel, opened: openChannel(channel, tailCheckMs) };
+        channels.set(runId, watched);
+      }
+      const { channel } = watched;
+      channel.viewers += 1;
+      viewers += 1;
+      channel.asked = Math.max(channel.asked, after);
+      channel.floorEpoch = Math.max(channel.floorEpoch, options.floorEpoch ?? 0);
+      await watched.opened;
+      return createViewer(channel, after, () => leave(channel));
+    },
+    get watched() {
+      return channels.size;
+    },
+    get viewers() {
+      return viewers;
+    },
+    async close() {
+      for (const { channel } of channels.values()) closeChannel(channel);
+      channels.clear();
+    },
+  };
+}
