@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { Agent, request as httpRequest } from 'node:http';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { watchClient } from '#src/http/client.ts';
+import { type Client, ClientLeft, watchClient } from '#src/http/client.ts';
 import type { HttpOptions } from '#src/http/server.ts';
 import { encodeFrames } from '#src/http/sse-frame.ts';
 import { until } from '#tests/support/until.ts';
@@ -333,6 +333,49 @@ describe('CORS', () => {
     const answer = await fetch(`${open.url}/items/1`, { headers: { origin: 'https://app.example' } });
     expect(answer.headers.get('access-control-allow-origin')).toBe('*');
     await expect(start({ cors: { origins: ['*'], credentials: true } })).rejects.toThrow(/cannot be combined/);
+  });
+});
+
+describe('watchClient', () => {
+  async function startWatched(hold?: Promise<void>) {
+    const clients: Client[] = [];
+    const entered = { count: 0 };
+    const rig = await startRig({}, ({ app }) => {
+      app.addHook('onRequest', async () => {
+        entered.count += 1;
+        await hold;
+      });
+      app.get('/watched', async (_request, reply) => {
+        clients.push(watchClient(reply));
+        return {};
+      });
+    });
+    return { ...rig, clients, entered };
+  }
+
+  test('a client that got its answer has not left, even when its connection closes', async () => {
+    const { port, clients } = await startWatched();
+    const socket = await rawSocket(port, getRequest('/watched', ['Connection: close']));
+    await once(socket.resume(), 'close');
+    await until(() => clients.length === 1, { message: 'the handler' });
+    await answerOf(port, '/none');
+    expect([clients[0]?.left, clients[0]?.signal.aborted]).toEqual([false, false]);
+  });
+
+  test('a client that left before the handler began is noticed', async () => {
+    const gate = Promise.withResolvers<void>();
+    const { port, clients, entered } = await startWatched(gate.promise);
+    const socket = await rawSocket(port, getRequest('/watched'));
+    await until(() => entered.count === 1, { message: 'the request' });
+    socket.resetAndDestroy();
+    // Another connection, accepted later, proves that the server has seen what happened on the first.
+    const other = answerOf(port, '/none');
+    await until(() => entered.count === 2, { message: 'the other request' });
+    gate.resolve();
+    await other;
+    await until(() => clients.length === 1, { message: 'the handler' });
+    expect(clients[0]?.left).toBe(true);
+    expect(clients[0]?.signal.reason).toBeInstanceOf(ClientLeft);
   });
 });
 
