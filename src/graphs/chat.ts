@@ -1,12 +1,26 @@
 /** The graph `chat`: an agent that talks, calculates, and asks before it sends an e-mail. Also the example of a graph factory. */
 import { type AIMessage, type AIMessageChunk, type BaseMessage, SystemMessage } from '@langchain/core/messages';
-import { END, MessagesAnnotation, Send, START, StateGraph } from '@langchain/langgraph';
+import {
+  Annotation,
+  DeltaChannel,
+  END,
+  type Messages,
+  messagesDeltaReducer,
+  Send,
+  START,
+  StateGraph,
+} from '@langchain/langgraph';
 import { CHAT_TOOLS } from './chat-tools.ts';
 import type { GraphConfig, GraphRuntime } from './registry.ts';
 import { runToolTask, storedAnswer, type ToolTask, toolTasks } from './tool-calls.ts';
 
-/** The one place that says how messages are kept. */
-const ChatState = MessagesAnnotation;
+/**
+ * The one place that says how messages are kept: as differences, so that what a turn writes does not grow with the thread.
+ * Snapshots are rare, because each writes the whole list: every 50 updates would still be quadratic.
+ */
+const ChatState = Annotation.Root({
+  messages: () => new DeltaChannel<BaseMessage[], Messages>(messagesDeltaReducer, { snapshotFrequency: 1_000 }),
+});
 
 const SYSTEM_PROMPT = new SystemMessage(
   'You are a helpful assistant. Use the calculator for arithmetic. Sending an e-mail asks the person first; do not ask again yourself.',
