@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import type { Config } from './config.ts';
 import { renderRefusal } from './dialects/rest/errors.ts';
 import { restDialect } from './dialects/rest/index.ts';
-import { createHub } from './events/hub.ts';
+import { createHub } from './events/live-hub.ts';
 import type { EventLog } from './events/log.ts';
 import { createLogWriter } from './events/log-writer.ts';
 import { createMemoryLog } from './events/memory-log.ts';

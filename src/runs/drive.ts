@@ -8,6 +8,7 @@ import { answerInState } from '#src/graphs/state-answer.ts';
 import type { RunTranslator } from '#src/graphs/translate.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { transcriptBefore } from '#src/threads/transcript.ts';
+import { type Lease, LeaseGate } from './lease-gate.ts';
 import type { Answer } from './outcome.ts';
 import type { Run } from './run.ts';
 
@@ -18,6 +19,7 @@ export interface DriveDeps {
   pool: Pool;
   graphs: GraphRegistry;
   recursionLimit: number;
+  lease: Lease;
 }
 
 export interface DriveParts {
@@ -51,7 +53,7 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !ALWAYS_RECORDED.includes(mode))],
     subgraphs: true,
     durability: 'sync',
-    callbacks: [translator.usageCallback],
+    callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
     signal,
   });
   for await (const part of stream) {

@@ -14,7 +14,8 @@ import { createRecovery, type Recovery } from './recover.ts';
 import { createRowWatch } from './row-watch.ts';
 import { createRunService, type RunService } from './service.ts';
 import { createEndings } from './wait.ts';
-import { createWorker, type Worker } from './worker.ts';
+import { startWatchdog, type Watchdog } from './watchdog.ts';
+import { createWorker, LEASE_MS, type Worker } from './worker.ts';
 
 export interface EngineConfig {
   roles: readonly string[];
@@ -69,6 +70,7 @@ interface WorkerParts {
   worker: Worker;
   coordinator: Coordinator;
   recovery: Recovery;
+  watchdog: Watchdog;
 }
 
 /** @throws LogKindConflict when this process' log does not go with that of a live worker */
@@ -121,7 +123,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
 
   return {
     runs,
-    readings: readingsOf(deps, ended, () => parts?.coordinator.running ?? 0),
+    readings: readingsOf(deps, ended, parts),
     get draining() {
       return draining;
     },
@@ -131,6 +133,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
       await parts?.recovery.stop();
       await parts?.coordinator.drain(config.runs.drainTimeoutMs);
       await parts?.worker.stop();
+      await parts?.watchdog.stop();
       await notifier.close();
     },
   };
@@ -139,16 +142,6 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
 async function startWorker(deps: EngineDeps, finalizeDeps: FinalizeDeps, wake: () => void): Promise<WorkerParts> {
   const { config, pool, log, logger } = deps;
   const putBack: PutBackDeps = { pool, log, logger };
-  const execute: ExecuteDeps = {
-    pool,
-    checkpointPool: deps.checkpointPool,
-    graphs: deps.graphs,
-    writer: deps.writer,
-    log,
-    recursionLimit: config.runs.recursionLimit,
-    maxRetries: config.runs.maxRetries,
-    logger,
-  };
   const worker = createWorker({
     databaseUrl: deps.databaseUrl,
     limits: config.postgres,
@@ -158,6 +151,17 @@ async function startWorker(deps: EngineDeps, finalizeDeps: FinalizeDeps, wake: (
     onOwned: (owned, sentAtMs) => coordinator.reconcile(owned, sentAtMs),
     onWake: () => coordinator.poke(),
   });
+  const execute: ExecuteDeps = {
+    pool,
+    checkpointPool: deps.checkpointPool,
+    graphs: deps.graphs,
+    writer: deps.writer,
+    log,
+    recursionLimit: config.runs.recursionLimit,
+    maxRetries: config.runs.maxRetries,
+    lease: worker.lease,
+    logger,
+  };
   const coordinator = createCoordinator({
     workerId: worker.id,
     pool,
@@ -182,18 +186,25 @@ async function startWorker(deps: EngineDeps, finalizeDeps: FinalizeDeps, wake: (
   await worker.start();
   coordinator.start();
   recovery.start();
-  return { worker, coordinator, recovery };
+  const watchdog = startWatchdog({ warnAfterMs: LEASE_MS / 5, logger });
+  return { worker, coordinator, recovery, watchdog };
 }
 
 const QUEUED = `select count(*)::int as count from runs where status = 'queued'`;
 
-function readingsOf(deps: EngineDeps, ended: ReadonlyMap<string, number>, running: () => number): EngineReading[] {
+function readingsOf(deps: EngineDeps, ended: ReadonlyMap<string, number>, parts: WorkerParts | null): EngineReading[] {
   return [
+    {
+      name: 'runledger_event_loop_longest_stall_seconds',
+      help: 'The longest time the event loop of this worker was blocked.',
+      kind: 'gauge',
+      read: () => [{ value: (parts?.watchdog.longestStallMs() ?? 0) / 1_000 }],
+    },
     {
       name: 'runledger_runs_running',
       help: 'Runs this process executes now.',
       kind: 'gauge',
-      read: () => [{ value: running() }],
+      read: () => [{ value: parts?.coordinator.running ?? 0 }],
     },
     {
       name: 'runledger_runs_queued',

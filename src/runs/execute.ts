@@ -13,6 +13,7 @@ import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { drive } from './drive.ts';
 import { type FailureCode, failure } from './failures.ts';
+import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { Stop, stopOf } from './stop.ts';
@@ -26,6 +27,7 @@ export interface ExecuteDeps {
   writer: LogWriter;
   recursionLimit: number;
   maxRetries: number;
+  lease: Lease;
   logger: Logger;
 }
 

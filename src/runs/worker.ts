@@ -8,6 +8,7 @@ import pg from 'pg';
 import type { Logger } from 'pino';
 import { type ConnectionLimits, connectionOptions } from '#src/postgres/pool.ts';
 import { advisoryKey } from './hash.ts';
+import type { Lease } from './lease-gate.ts';
 
 export const LEASE_MS = 10_000;
 export const RENEW_EVERY_MS = 500;
@@ -29,8 +30,8 @@ export interface Worker {
   start(): Promise<void>;
   /** Renews now instead of at the next tick; the answer reaches `onOwned`. */
   renewSoon(): void;
-  /** Milliseconds since the last successful renewal was sent, by this process' monotonic clock. */
-  renewalAgeMs(): number;
+  /** Whether this worker may still think itself alive, by its own monotonic clock. */
+  readonly lease: Lease;
   /** How long the lease has held without a lapse, in ms by this process' monotonic clock. */
   leaseAgeMs(): number;
   /** Ends the presence: removes the row, gives the lock back. */
@@ -97,6 +98,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   let again = false;
   let stopped = false;
   let renewedAtMs = performance.now();
+  let renewal = Promise.withResolvers<void>();
   let heldSinceMs = performance.now();
 
   async function connect(): Promise<pg.Client> {
@@ -153,6 +155,8 @@ export function createWorker(deps: WorkerDeps): Worker {
       row.id === null ? [] : [{ id: row.id, epoch: row.epoch, cancel_requested: row.cancel_requested }],
     );
     deps.onOwned(owned, sentAtMs);
+    renewal.resolve();
+    renewal = Promise.withResolvers<void>();
   }
 
   /** One renewal at a time; a request during one repeats it. */
@@ -189,7 +193,10 @@ export function createWorker(deps: WorkerDeps): Worker {
       renewSoon();
     },
     renewSoon,
-    renewalAgeMs: () => performance.now() - renewedAtMs,
+    lease: {
+      holds: () => performance.now() - renewedAtMs < LEASE_MS,
+      renewed: () => renewal.promise,
+    },
     leaseAgeMs: () => performance.now() - heldSinceMs,
     async stop() {
       stopped = true;
