@@ -1,38 +1,8 @@
 /** Carries what all runs of this process have written to the log: one pipeline in flight, every run's entries in the next. */
-import type { Logger } from 'pino';
-import type { Cursor } from './cursor.ts';
-import { type AppendBatch, type AppendResult, type EventLog, type LogEntry, LogUnavailable } from './log.ts';
-import {
-  acknowledge,
-  dropOldest,
-  isSettled,
-  nothingWaits,
-  type RunQueue,
-  show,
-  stopQueue,
-  take,
-  takeBack,
-} from './run-queue.ts';
-
-export interface FlusherDeps {
-  log: EventLog;
-  /** Shows entries to the viewers of this process. Must not throw. */
-  deliver: (runId: string, entries: LogEntry[]) => void;
-  logger: Logger;
-  /** An append that has not been answered for this long counts as unavailable. */
-  detachAfterMs: number;
-  /** Bound of what all runs together have written and the log has not acknowledged. */
-  unacknowledgedBytes: number;
-}
-
-/** A run with an open writer. */
-export interface OpenRun {
-  readonly queue: RunQueue;
-  readonly onFenced: () => void;
-  /** Resolved when there is room again. */
-  room: PromiseWithResolvers<void> | null;
-  flushes: { upTo: Cursor; resolve: () => void }[];
-}
+import { type FlusherDeps, type FlusherState, hasRoom, type OpenRun, release, settle } from './flusher-state.ts';
+import { type AppendBatch, type AppendResult, LogUnavailable } from './log.ts';
+import { back, goAway, serveDetached } from './outage.ts';
+import { acknowledge, nothingWaits, stopQueue, take, takeBack } from './run-queue.ts';
 
 export interface Flusher {
   readonly shared: { bytes: number };
@@ -61,30 +31,8 @@ const PACE_MS_PER_EVENT = 0.5;
 const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
 
-interface State extends FlusherDeps {
-  readonly shared: { bytes: number };
-  readonly runs: Set<OpenRun>;
-  /** Runs with waiting entries, the one that waits longest first. */
-  readonly dirty: Set<OpenRun>;
-  flight: Promise<void> | null;
-  /** Events written since the last pipeline began. */
-  written: number;
-  paceMs: number;
-  /** Text alone waits until then (performance clock). */
-  pacedUntilMs: number;
-  ticking: boolean;
-  /** Something waits that must not be held back for merging. */
-  urgent: boolean;
-  pace: NodeJS.Timeout | null;
-  away: boolean;
-  retries: number;
-  retry: NodeJS.Timeout | null;
-  closed: boolean;
-  silence: NodeJS.Timeout | null;
-}
-
 export function createFlusher(deps: FlusherDeps): Flusher {
-  const state: State = {
+  const state: FlusherState = {
     ...deps,
     shared: { bytes: 0 },
     runs: new Set(),
@@ -130,14 +78,8 @@ export function createFlusher(deps: FlusherDeps): Flusher {
   };
 }
 
-function hasRoom(state: State, { queue }: OpenRun): boolean {
-  if (queue.stopped || state.shared.bytes <= state.unacknowledgedBytes) return true;
-  // Over the bound the runs that hold more than their share wait; the others go on.
-  return queue.bytes <= state.unacknowledgedBytes / state.runs.size;
-}
-
 /** The next pipeline: now, or for text alone when the last one began long enough ago. */
-function schedule(state: State): void {
+function schedule(state: FlusherState): void {
   if (state.ticking || state.closed) return;
   const waitMs = state.pacedUntilMs - performance.now();
   if (state.urgent || state.away || waitMs <= 0) {
@@ -153,7 +95,7 @@ function schedule(state: State): void {
 }
 
 /** Everything written in one turn of the event loop goes together. */
-function tickSoon(state: State): void {
+function tickSoon(state: FlusherState): void {
   if (state.ticking || state.closed) return;
   state.ticking = true;
   setImmediate(() => {
@@ -163,7 +105,7 @@ function tickSoon(state: State): void {
   });
 }
 
-function launch(state: State): void {
+function launch(state: FlusherState): void {
   const runs: OpenRun[] = [];
   const batches: AppendBatch[] = [];
   let bytes = 0;
@@ -200,7 +142,7 @@ function launch(state: State): void {
     });
 }
 
-function arrived(state: State, runs: OpenRun[], results: AppendResult[]): void {
+function arrived(state: FlusherState, runs: OpenRun[], results: AppendResult[]): void {
   state.flight = null;
   if (state.away) back(state);
   for (const [index, run] of runs.entries()) {
@@ -216,7 +158,7 @@ function arrived(state: State, runs: OpenRun[], results: AppendResult[]): void {
   if (state.dirty.size > 0) schedule(state);
 }
 
-function failed(state: State, runs: OpenRun[], error: unknown): void {
+function failed(state: FlusherState, runs: OpenRun[], error: unknown): void {
   state.flight = null;
   if (!(error instanceof LogUnavailable)) state.logger.error({ err: error }, 'event log failed unexpectedly');
   for (const run of runs) {
@@ -234,7 +176,7 @@ function failed(state: State, runs: OpenRun[], error: unknown): void {
 }
 
 /** One timer for all flights: each flight winds it up again. */
-function watchSilence(state: State): void {
+function watchSilence(state: FlusherState): void {
   if (state.silence !== null) {
     state.silence.refresh();
     return;
@@ -249,48 +191,7 @@ function watchSilence(state: State): void {
   }, state.detachAfterMs).unref();
 }
 
-/** Runs go on without the log: their local viewers are served at once, nobody waits for room, the ring keeps the newest. */
-function goAway(state: State, reason: string): void {
-  if (!state.away) state.logger.warn({ reason, runs: state.runs.size }, 'event log is away; runs are detached');
-  state.away = true;
-  for (const run of state.runs) {
-    run.queue.detached = true;
-    // Its in-flight entries too.
-    state.dirty.add(run);
-  }
-  serveDetached(state);
-  for (const run of state.runs) release(state, run);
-}
-
-function back(state: State): void {
-  state.away = false;
-  state.retries = 0;
-  let dropped = 0;
-  for (const { queue } of state.runs) {
-    dropped += queue.dropped;
-    queue.dropped = 0;
-    if (nothingWaits(queue) && queue.inFlight.length === 0) queue.detached = false;
-  }
-  state.logger.info({ dropped, waitingBytes: state.shared.bytes }, 'event log is back');
-}
-
-function serveDetached(state: State): void {
-  for (const { queue } of state.dirty) {
-    if (!queue.detached) continue;
-    const news = show(queue);
-    if (news.length > 0) state.deliver(queue.runId, news);
-  }
-  while (state.away && state.shared.bytes > state.unacknowledgedBytes) {
-    let largest: OpenRun | null = null;
-    for (const run of state.dirty) {
-      if (nothingWaits(run.queue)) continue;
-      if (largest === null || run.queue.bytes > largest.queue.bytes) largest = run;
-    }
-    if (largest === null || !dropOldest(largest.queue)) return;
-  }
-}
-
-function fence(state: State, run: OpenRun): void {
+function fence(state: FlusherState, run: OpenRun): void {
   run.queue.fenced = true;
   stopQueue(run.queue);
   state.dirty.delete(run);
@@ -299,25 +200,7 @@ function fence(state: State, run: OpenRun): void {
   run.onFenced();
 }
 
-/** Lets go whoever waits for the run and no longer has to. */
-function release(state: State, run: OpenRun): void {
-  if (state.away || hasRoom(state, run)) {
-    run.room?.resolve();
-    run.room = null;
-  }
-  settle(run);
-}
-
-function settle(run: OpenRun): void {
-  if (run.flushes.length === 0) return;
-  run.flushes = run.flushes.filter(({ upTo, resolve }) => {
-    if (!isSettled(run.queue, upTo)) return true;
-    resolve();
-    return false;
-  });
-}
-
-async function close(state: State): Promise<void> {
+async function close(state: FlusherState): Promise<void> {
   state.closed = true;
   if (state.pace !== null) clearTimeout(state.pace);
   if (state.retry !== null) clearTimeout(state.retry);

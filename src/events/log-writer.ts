@@ -2,7 +2,8 @@
 import type { Logger } from 'pino';
 import { encodeEvent, MAX_PAYLOAD_BYTES } from './codec.ts';
 import type { Cursor } from './cursor.ts';
-import { createFlusher, type Flusher, type OpenRun } from './flusher.ts';
+import { createFlusher, type Flusher } from './flusher.ts';
+import type { OpenRun } from './flusher-state.ts';
 import type { EventLog, LogEntry } from './log.ts';
 import { createRunQueue, isSettled, lastCursor, merge, push } from './run-queue.ts';
 import type { LiveEvent, LogWriter, RunWriter } from './writer.ts';

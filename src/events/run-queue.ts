@@ -183,14 +183,13 @@ function unshown(queue: RunQueue, entries: Waiting[]): Waiting[] {
   return news;
 }
 
-/** Gives up the oldest waiting entry: readers will see a gap. False when nothing waits. */
-export function dropOldest(queue: RunQueue): boolean {
+/** Gives up the oldest waiting entry, if any: readers will see a gap. */
+export function dropOldest(queue: RunQueue): void {
   const entry = queue.waiting[queue.first];
-  if (entry === undefined) return false;
+  if (entry === undefined) return;
   shrink(queue, entry.bytes);
   queue.dropped += 1;
   forget(queue, queue.first + 1);
-  return true;
 }
 
 /** Gives up everything, and keeps nothing more. */
