@@ -19,13 +19,6 @@ export async function createDatabase(options: { empty?: boolean } = {}): Promise
   return cloneDatabase(admin, template);
 }
 
-/** For servers of one's own (`startPostgres`): a migrated database on `adminUrl`. */
-export async function createDatabaseOn(adminUrl: string): Promise<TestDatabase> {
-  const database = await cloneDatabase(adminUrl, 'template0');
-  await migrate({ databaseUrl: database.url });
-  return database;
-}
-
 /** Called once, by services.ts. Returns the template's name. */
 export async function createTemplate(adminUrl: string): Promise<string> {
   const name = databaseName('runledger_template');

@@ -16,6 +16,8 @@ export interface TestServer {
   /** Without a trailing slash. */
   readonly url: string;
   readonly pid: number;
+  /** `process.kill(-groupPid, 'SIGINT')` is what a terminal does at Ctrl-C. */
+  readonly groupPid: number;
   /** Sends a signal and does not wait. */
   kill(signal: 'SIGKILL' | 'SIGSTOP' | 'SIGCONT' | 'SIGTERM' | 'SIGINT'): void;
   /** SIGTERM, then SIGKILL after `timeoutMs` (40 s); resolves with the exit code, 128 + n for signal n. */
@@ -73,6 +75,7 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
     const server: TestServer = {
       url: url.replace(/\/$/, ''),
       pid: process.pid,
+      groupPid: process.groupPid,
       kill: (signal) => signalIfAlive(process.pid, signal),
       logs: () => process.output(),
       exit,

@@ -115,8 +115,3 @@ export async function openSse(
     },
   };
 }
-
-/** The frame's data as JSON, typed by the caller. */
-export function dataOf<T = Record<string, unknown>>(frame: Frame): T {
-  return JSON.parse(frame.data) as T;
-}
