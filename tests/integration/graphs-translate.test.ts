@@ -1,3 +1,4 @@
+import { BaseCallbackHandler } from '@langchain/core/callbacks/base';
 import { AIMessage, AIMessageChunk, HumanMessage, ToolMessage } from '@langchain/core/messages';
 import {
   Annotation,
@@ -128,6 +129,19 @@ describe('messages that nodes return', () => {
     const stored = await storedMessages(graph);
     expect(stored.slice(1).map((message) => [message.id, message.content])).toEqual(told);
     expect(run.translator.answer()?.content).toBe('three');
+  });
+
+  test('are told although a slow callback of the graph’s author holds up LangChain’s queue', async () => {
+    const slow = BaseCallbackHandler.fromMethods({
+      handleChainStart: () => new Promise((resolve) => setTimeout(resolve, 50)),
+    });
+    slow.awaitHandlers = false;
+    const builder = new StateGraph(State)
+      .addNode('n', () => ({ messages: [new AIMessage({ id: 'x', content: 'told' })] }))
+      .addEdge(START, 'n');
+    const graph = builder.compile({ checkpointer: new MemorySaver() }).withConfig({ callbacks: [slow] });
+    const run = await drive(graph as unknown as DrivenGraph, input);
+    expect(run.of('message.whole').map((event) => event.message.content)).toEqual(['told']);
   });
 
   test('a chunk that a node returns is a whole message', async () => {
@@ -387,6 +401,52 @@ describe('going on after a takeover or a retry', () => {
     expect(second.of('graph.part').map((event) => event.data)).toEqual([
       { cached: { value: 'computed 1' }, __metadata__: { cached: true } },
     ]);
+  });
+
+  test('with `continued`, a node’s own cache is news all the same once the repetitions are over', async () => {
+    let left = 1;
+    const Value = Annotation.Root({ value: Annotation<string> });
+    const graph = new StateGraph(Value)
+      .addNode('steady', () => ({ value: 's' }))
+      .addNode('shaky', async () => {
+        await new Promise((resolve) => setImmediate(resolve));
+        if (left-- > 0) throw new Error('busy');
+        return {};
+      })
+      .addNode('cached', () => ({ value: 'c' }), { cachePolicy: { keyFunc: () => 'same' } })
+      .addEdge(START, 'steady')
+      .addEdge(START, 'shaky')
+      .addEdge('shaky', 'cached')
+      .compile({ checkpointer: new MemorySaver(), cache: new InMemoryCache() }) as DrivenGraph;
+    const nodes = (events: RunEvent[]) =>
+      events.flatMap((event) => (event.type === 'graph.part' ? Object.keys(event.data as object) : []));
+    await drive(graph, { value: 'a' }, { threadId: 'fills the cache' }); // fails
+    await drive(graph, null, { threadId: 'fills the cache' });
+    left = 1;
+    await drive(graph, { value: 'a' });
+    const run = await drive(graph, null, { continued: true });
+    expect(nodes(run.events)).toEqual(['shaky', 'cached', '__metadata__']);
+  });
+
+  test('a question asked beside a fault is held once, however often the step is tried', async () => {
+    let left = 2;
+    const builder = new StateGraph(State)
+      .addNode('ask', () => ({ messages: [String(interrupt('sure?'))] }))
+      .addNode('shaky', async () => {
+        await new Promise((resolve) => setImmediate(resolve));
+        if (left-- > 0) throw new Error('busy');
+        return {};
+      })
+      .addEdge(START, 'ask')
+      .addEdge(START, 'shaky');
+    const graph = compile(builder);
+    const run = await drive(graph, input);
+    for (let attempt = 0; attempt < 2; attempt += 1) {
+      run.translator.forgetUnfinished();
+      await drive(graph, null, { after: run });
+    }
+    expect(run.translator.interrupts).toMatchObject([{ value: 'sure?' }]);
+    expect(run.translator.held).toHaveLength(1);
   });
 
   test('forgetUnfinished gives the ids once, with their text, and what is returned stays', async () => {

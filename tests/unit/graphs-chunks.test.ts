@@ -1,16 +1,18 @@
-import { AIMessageChunk } from '@langchain/core/messages';
+import { AIMessage, AIMessageChunk, HumanMessage } from '@langchain/core/messages';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { RunEvent } from '#src/events/event.ts';
-import { createTranslator } from '#src/graphs/translate.ts';
+import { createTold } from '#src/graphs/told.ts';
+import { createTranslator, type TranslatorOptions } from '#src/graphs/translate.ts';
 import { assemble } from '#tests/support/graphs/drive.ts';
 
 /** One metadata object per model call, as LangGraph gives it. */
 const modelMetadata = (extra: object = {}) => ({ ls_model_type: 'chat', langgraph_node: 'agent', ...extra });
 
-function translate(parts: [string[], string, unknown][]) {
+function translate(parts: [string[], string, unknown][], options: Partial<TranslatorOptions> = {}) {
   const events: RunEvent[] = [];
   const translator = createTranslator({
+    ...options,
     write: (event) => {
       events.push(event);
       return events.length - 1;
@@ -143,11 +145,33 @@ describe('what is a delta', () => {
       },
     ],
     ['other kwargs', { content: 'x', additional_kwargs: { audio: {} } }],
+    ['text and complete tool calls', { content: 'x', tool_calls: [{ id: 'c', name: 't', args: {} }] }],
+    [
+      'arguments and reasoning',
+      {
+        tool_call_chunks: [{ index: 0, args: 'x', type: 'tool_call_chunk' }],
+        additional_kwargs: { reasoning_content: 'y' },
+      },
+    ],
     ['complete tool calls', { tool_calls: [{ id: 'c', name: 't', args: {} }] }],
   ])('not: %s', (_name, fields) => {
     const [event, ...more] = deltas([chunk(fields)]);
     expect(event?.type).toBe('message.chunk');
     expect(more).toEqual([]);
+  });
+
+  test('tool call parts are told once, though the library repeats them in the kwargs', () => {
+    const [event] = deltas([
+      chunk({
+        tool_call_chunks: [{ index: 0, id: 'c', name: 't', args: '', type: 'tool_call_chunk' }],
+        additional_kwargs: { tool_calls: [{ index: 0, id: 'c', function: { name: 't', arguments: '' } }] },
+      }),
+    ]);
+    expect(event).toEqual({
+      type: 'message.chunk',
+      m: 0,
+      message: { id: 'm', type: 'ai', content: '', tool_call_chunks: [{ index: 0, id: 'c', name: 't', args: '' }] },
+    });
   });
 
   test('a chunk that says nothing gives no event', () => {
@@ -186,4 +210,59 @@ describe('the identity of a stream', () => {
     );
     expect(JSON.stringify(events).match(/"big"/g)).toHaveLength(1);
   });
+});
+
+describe('the answer so far', () => {
+  const call = chunk({ tool_call_chunks: [{ index: 0, id: 'c', name: 't', args: '', type: 'tool_call_chunk' }] });
+  const answerOf = (parts: [string[], string, unknown][]) => translate(parts).translator.answer()?.content ?? null;
+
+  test('is the text streamed last', () => {
+    expect(answerOf([...streamed([chunk({ content: 'a' })]), ...streamed([chunk({ content: 'b' })])])).toBe('b');
+  });
+
+  test('is not the text before a tool call, nor after it in the same message', () => {
+    expect(answerOf(streamed([chunk({ content: 'a' }), call]))).toBeNull();
+    expect(answerOf(streamed([chunk({ content: 'a' }), call, chunk({ content: 'b' })]))).toBeNull();
+    expect(answerOf([...streamed([chunk({ content: 'a' }), call]), ...streamed([chunk({ content: 'b' })])])).toBe('b');
+  });
+
+  test('is the root’s if it has any, else a subgraph’s', () => {
+    const inner = streamed([chunk({ content: 'inner' })], ['sub:1']);
+    expect(answerOf(inner)).toBe('inner');
+    expect(answerOf([...streamed([chunk({ content: 'outer' })]), ...inner])).toBe('outer');
+  });
+
+  test('of content blocks is their text', () => {
+    const blocks = [
+      chunk({ content: [{ type: 'thinking', thinking: 'hm', index: 0 }] }),
+      chunk({ content: [{ type: 'text', text: 'a', index: 1 }] }),
+    ];
+    expect(answerOf(streamed(blocks))).toBe('a');
+  });
+});
+
+test('a repeated update that returns the past tells only what came after the last question', () => {
+  const { events } = translate(
+    [
+      [
+        [],
+        'updates',
+        {
+          inner: {
+            messages: [
+              new AIMessage({ id: 'old', content: 'old' }),
+              new HumanMessage({ id: 'q', content: 'q' }),
+              new AIMessage({ id: 'new', content: 'new' }),
+            ],
+          },
+          __metadata__: { cached: true },
+        },
+      ],
+    ],
+    { continued: true, told: createTold() },
+  );
+  expect(events.map((event) => (event.type === 'message.whole' ? event.message.id : event.type))).toEqual([
+    'new',
+    'graph.part',
+  ]);
 });
