@@ -112,6 +112,20 @@ export const fileSchema = z.strictObject({
       data_dir: z.string().default('.data/postgres'),
     })
     .prefault({}),
+  webhooks: z
+    .strictObject({
+      allow_private: z.boolean().default(false),
+      timeout: duration.prefault('10s'),
+      max_attempts: count.default(12),
+    })
+    .prefault({}),
+  retention: z
+    .strictObject({
+      outbox: z.strictObject({ delivered: duration.prefault('7d'), dead: duration.prefault('30d') }).prefault({}),
+      threads: duration.optional(),
+    })
+    .prefault({}),
+  checkpoints: z.strictObject({ keep: count.optional() }).prefault({}),
 });
 
 export const envSchema = z.object({
@@ -122,6 +136,11 @@ export const envSchema = z.object({
   OPENAI_BASE_URL: z.url().optional(),
   OPENAI_MODEL: z.string().min(1).optional(),
   JWT_SECRET: z.string().min(16).optional(),
+  WEBHOOK_SECRET: z
+    .string()
+    .min(16)
+    .regex(/^(?!whsec_)|^whsec_[A-Za-z0-9+/]{24,}={0,2}$/, 'after whsec_ there must be base64 of at least 18 bytes')
+    .optional(),
   PORT: z.coerce.number().int().min(0).max(65535).optional(),
   HOST: z.string().min(1).optional(),
   LOG_LEVEL: z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']).optional(),
@@ -153,7 +172,7 @@ export function loadConfig(options: {
   env: NodeJS.ProcessEnv;
   flags: { port?: number | undefined; host?: string | undefined };
 }) {
-  const file = parsed(fileSchema, readYaml(options.file, options.required), options.file);
+  const file = parsed(fileSchema, withoutEmptySections(readYaml(options.file, options.required)), options.file);
   const env = parsed(envSchema, withoutEmpty(options.env), 'environment');
   const base = dirname(resolve(options.file));
   const graphs = Object.fromEntries(Object.entries(file.graphs).map(([id, entry]) => [id, toGraphEntry(entry, base)]));
@@ -221,6 +240,18 @@ export function loadConfig(options: {
       idleInTransactionTimeoutMs: file.postgres.idle_in_transaction_timeout,
       dataDir: resolve(base, file.postgres.data_dir),
     },
+    webhooks: {
+      secret: env.WEBHOOK_SECRET ?? null,
+      allowPrivate: file.webhooks.allow_private,
+      timeoutMs: file.webhooks.timeout,
+      maxAttempts: file.webhooks.max_attempts,
+    },
+    retention: {
+      outboxDeliveredMs: file.retention.outbox.delivered,
+      outboxDeadMs: file.retention.outbox.dead,
+      threadsMs: file.retention.threads ?? null,
+    },
+    checkpoints: { keep: file.checkpoints.keep ?? null },
     redisUrl: env.REDIS_URL ?? null,
     logLevel: env.LOG_LEVEL ?? 'info',
   });
@@ -239,6 +270,12 @@ function readYaml(file: string, required: boolean): unknown {
   } catch {
     throw new ConfigError(`${file}: is not valid YAML`);
   }
+}
+
+/** A section whose keys are all commented out reads as null and means its defaults. */
+function withoutEmptySections(file: unknown): unknown {
+  if (typeof file !== 'object' || file === null || Array.isArray(file)) return file;
+  return Object.fromEntries(Object.entries(file).filter(([, section]) => section !== null));
 }
 
 function parsed<T extends z.ZodType>(schema: T, value: unknown, source: string): z.output<T> {
