@@ -38,7 +38,8 @@ async function turns(url: string, threadId: string) {
   return (await response.json()) as { turns: { status: string; answer: { content: unknown } | null }[] };
 }
 
-describe('a server without any service', () => {
+// Two starts from nothing on a slow machine.
+describe('a server without any service', { timeout: 120_000 }, () => {
   test('answers, keeps its threads over a kill -9, and takes its Postgres down when it is stopped', async () => {
     const first = await startServer({ config });
     const stream = await openSse(`${first.url}/api/v1/threads/messages`, { body: { content: 'What is 2 + 2?' } });
