@@ -68,14 +68,17 @@ export interface Reading {
   stop(): Promise<void>;
 }
 
-/** Reads until stopped. Fails when a cursor repeats or goes back, or when ids are skipped and no gap was said. */
-export function startReading(viewer: Viewer, after: Cursor = BEFORE_START): Reading {
+/**
+ * Reads until stopped. Fails when a cursor repeats or goes back, or when ids are skipped and no gap was said (unless
+ * `maySkip`: entries of unknown types are passed over).
+ */
+export function startReading(viewer: Viewer, after: Cursor = BEFORE_START, maySkip = false): Reading {
   const abort = new AbortController();
   const received: Reading['received'] = [];
   const entries: SeenEntry[] = [];
   let last = after;
   let gaps = 0;
-  let excused = false;
+  let excused = maySkip;
   const finished = (async () => {
     while (!abort.signal.aborted) {
       for (const item of await viewer.next(1_000, abort.signal)) {
@@ -85,7 +88,7 @@ export function startReading(viewer: Viewer, after: Cursor = BEFORE_START): Read
           if (!excused)
             expect({ last, next: entry.cursor, follows: follows(last, entry.cursor) }).toMatchObject({ follows: true });
           last = entry.cursor;
-          excused = false;
+          excused = maySkip;
           entries.push(entry);
           received.push(entry);
         } else {
