@@ -37,7 +37,7 @@ describe('following', () => {
   });
 
   test.each([['abc'], ['-5'], ['1-'], ['18446744073709551616-0'], ['x'.repeat(10_000)], ['%F0%9F%98%80']])(
-    'a cursor %.20s is 400 before the core is asked',
+    'cursor case %# is 400 before the core is asked',
     async (cursor) => {
       const { ask, calls } = await start();
       const refused = { status: 400, body: { code: 'INVALID_CURSOR' } };

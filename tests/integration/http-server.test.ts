@@ -85,16 +85,19 @@ describe('request ids', () => {
 });
 
 describe('paths', () => {
-  test.each(['/items/%ZZ', '/items/%', '/items/%C3%28', '/%E0%A4%A', `/items/${'x'.repeat(9000)}/more`])(
-    '%.20s is no route and is answered like every other',
-    async (path) => {
-      const { url } = await start({ cors: { origins: ['https://app.example'], credentials: false } });
-      const answer = await get(`${url}${path}`, { origin: 'https://app.example' });
-      expect(answer.status).toBe(404);
-      expect(answer.body).toMatchObject({ code: 'NOT_FOUND' });
-      expect(answer.headers.get('access-control-allow-origin')).toBe('https://app.example');
-    },
-  );
+  test.each([
+    ['a broken escape', '/items/%ZZ'],
+    ['half an escape', '/items/%'],
+    ['escapes that are no UTF-8', '/items/%C3%28'],
+    ['an incomplete character', '/%E0%A4%A'],
+    ['nothing that exists', `/items/${'x'.repeat(9000)}/more`],
+  ])('%s is no route and is answered like every other', async (_name, path) => {
+    const { url } = await start({ cors: { origins: ['https://app.example'], credentials: false } });
+    const answer = await get(`${url}${path}`, { origin: 'https://app.example' });
+    expect(answer.status).toBe(404);
+    expect(answer.body).toMatchObject({ code: 'NOT_FOUND' });
+    expect(answer.headers.get('access-control-allow-origin')).toBe('https://app.example');
+  });
 
   test('a long id reaches its route', async () => {
     const { url } = await start();
@@ -160,7 +163,7 @@ describe('bodies', () => {
     ]) {
       expect(await post(`${url}/strict`, '{"name":"x"}', { 'content-type': type })).toMatchObject({
         status: 422,
-        body: { code: 'INVALID_REQUEST' },
+        body: { code: 'INVALID_REQUEST', path: 'content-type' },
       });
     }
   });
@@ -182,6 +185,20 @@ describe('bodies', () => {
     }
     expect((await post(`${url}/echo`, JSON.stringify('x'.repeat(LIMIT - 2)))).status).toBe(200);
     await app.close();
+  });
+
+  test('longer than the limit: a client that reads only when it has written everything gets its 413', async () => {
+    const { port } = await start();
+    const size = 30 * 1024 * 1024;
+    const head = `POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: ${size}\r\n\r\n`;
+    const socket = await rawSocket(port, head);
+    socket.pause();
+    await new Promise<void>((resolve, reject) => {
+      socket.once('error', reject);
+      socket.write(Buffer.alloc(size, 'x'), () => resolve());
+    });
+    const [answer] = await once(socket.resume(), 'data');
+    expect(String(answer)).toMatch(/^HTTP\/1\.1 413 /);
   });
 
   test('longer than the limit without saying so first: 413 too', async () => {
