@@ -37,6 +37,7 @@ describe('docs/openapi.json', () => {
         'GET /api/v1/threads/{id}/status',
         'POST /api/v1/threads/{id}/cancel',
         'POST /api/v1/threads/{id}/answer',
+        'POST /api/v1/threads/{id}/retry',
         'GET /api/v1/runs/{id}',
       ].sort(),
     );

@@ -10,7 +10,17 @@ import type { OpenRunStream } from '../stream.ts';
 import { runPath, streamPath } from './links.ts';
 import { type RestApp, refused } from './route.ts';
 import { acceptedOf, acceptedView } from './views.ts';
-import { answerBody, cursorOf, idParams, messageBody, requestKeyOf, streamQuery, uuidOr, wantsStream } from './wire.ts';
+import {
+  answerBody,
+  cursorOf,
+  idParams,
+  messageBody,
+  requestKeyOf,
+  retryBody,
+  streamQuery,
+  uuidOr,
+  wantsStream,
+} from './wire.ts';
 
 const eventStream = {
   description: 'The events of the run as server-sent events, to `run_end`.',
@@ -25,6 +35,7 @@ const description =
 export function addMessageRoutes(app: RestApp, deps: DialectDeps & { openStream: OpenRunStream }): void {
   addSend(app, deps);
   addAnswer(app, deps);
+  addRetry(app, deps);
   addStream(app, deps);
 }
 
@@ -82,6 +93,32 @@ function addAnswer(app: RestApp, { runs, openStream }: DialectDeps & { openStrea
         owner: request.principal.owner,
         thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
         interrupts,
+        request_key: requestKeyOf(request, request_key),
+        config,
+        on_disconnect,
+      });
+      return answerStarted({ runs, openStream, request, reply, client, admitted });
+    },
+  });
+}
+
+function addRetry(app: RestApp, { runs, openStream }: DialectDeps & { openStream: OpenRunStream }): void {
+  app.route({
+    method: 'POST',
+    url: '/threads/:id/retry',
+    schema: {
+      summary: 'Try the latest turn again, after it failed or was cancelled',
+      description,
+      params: idParams,
+      body: retryBody,
+      response: started,
+    },
+    handler: async (request, reply) => {
+      const client = watchClient(reply);
+      const { request_key, config, on_disconnect } = request.body ?? {};
+      const admitted = await runs.rerun({
+        owner: request.principal.owner,
+        thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
         request_key: requestKeyOf(request, request_key),
         config,
         on_disconnect,

@@ -95,6 +95,14 @@ export const answerBody = z.strictObject({
   on_disconnect: onDisconnect.optional(),
 });
 
+export const retryBody = z
+  .strictObject({
+    request_key: requestKey.optional(),
+    config: config.optional().describe('Default: that of the first try.'),
+    on_disconnect: onDisconnect.optional(),
+  })
+  .nullish();
+
 export const streamQuery = z.strictObject({
   run_id: z.string().optional().describe('Default: the latest run of the thread.'),
   last_event_id: z
