@@ -52,7 +52,7 @@ const GRAPH_ERROR: GraphFailure = { code: 'GRAPH_ERROR', transient: false };
  * The caller looks at its own abort signal first: LangGraph throws a plain Error for an abort.
  */
 export function classify(error: unknown, fromModel?: (error: unknown) => boolean): GraphFailure {
-  if (error instanceof AggregateError && error.errors.length > 0 && !isUpstreamAggregate(error)) {
+  if (error instanceof AggregateError && error.errors.length > 0) {
     // Several nodes of one step failed: the one that cannot pass decides.
     const all = error.errors.map((inner) => classify(inner, fromModel));
     return all.find((failure) => !failure.transient) ?? all[0] ?? GRAPH_ERROR;
@@ -82,11 +82,6 @@ function causes(error: unknown): object[] {
     current = 'cause' in current ? current.cause : undefined;
   }
   return chain;
-}
-
-/** Node reports a connection that failed on every address as an AggregateError with a code. */
-function isUpstreamAggregate(error: AggregateError): boolean {
-  return 'code' in error && typeof error.code === 'string';
 }
 
 function ownFailure(error: object): GraphFailure | null {
