@@ -4,7 +4,9 @@ import type { Pool } from '#src/postgres/pool.ts';
 import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
 import { claim } from './claim.ts';
 import { type ExecuteDeps, type Execution, execute } from './execute.ts';
+import { failure } from './failures.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
+import { emptyOutcome, type Outcome } from './outcome.ts';
 import { handBack, type PutBackDeps } from './put-back.ts';
 import type { Run } from './run.ts';
 import { Stop, stopOf } from './stop.ts';
@@ -123,7 +125,13 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
 
   async function storeEnd(entry: Active, { outcome, given }: Execution): Promise<void> {
     const by = { owner: true, epoch: entry.run.epoch, given } as const;
-    const result = await untilKnown(entry, () => finalize(deps.finalize, entry.run.id, by, outcome));
+    const store = (end: Outcome) => untilKnown(entry, () => finalize(deps.finalize, entry.run.id, by, end));
+    const result = await store(outcome).catch((error: unknown) => {
+      if (stopOf(entry.abort.signal) === 'lost') throw error;
+      // Postgres refuses what the graph made of its end. Executed again it would make the same, for ever.
+      logger.error({ err: error, runId: entry.run.id }, 'end cannot be stored as it is; the run fails instead');
+      return store(emptyOutcome('failed', { error: failure('INTERNAL') }));
+    });
     if (result.applied) return;
     logger.warn({ runId: entry.run.id, epoch: by.epoch }, 'end not stored: the run has changed hands');
   }

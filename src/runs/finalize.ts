@@ -154,6 +154,8 @@ async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<voi
   } catch (error) {
     if (!(error instanceof LogUnavailable)) throw error;
     deps.logger.warn({ runId: run.id, err: error }, 'seal not appended, trying again');
+    // The end is committed: the viewers of this process need not wait for the log to come back.
+    deps.hub.deliver(run.id, entries);
     retrySeal(deps, request, 0);
   }
 }

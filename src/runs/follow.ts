@@ -55,7 +55,8 @@ export async function* follow(
     if (after > run.log_end) yield* endFromRow(run);
     return;
   }
-  const viewer = await deps.hub.attach(run.id, after);
+  // The row's epoch is the floor: what an older owner still publishes is none of this run's any more.
+  const viewer = await deps.hub.attach(run.id, after, { floorEpoch: run.epoch });
   try {
     yield* untilSealed(deps, run, viewer, signal);
   } finally {
