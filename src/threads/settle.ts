@@ -51,7 +51,7 @@ export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
       end.turnId,
       end.runId,
       JSON.stringify(end.answer.content),
-      end.answer.stream_id,
+      storableText(end.answer.stream_id),
       end.answer.partial,
     ]);
   }
@@ -68,4 +68,9 @@ export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
     ]);
   }
   await tx.query(ACTIVITY, [end.threadId]);
+}
+
+/** A graph chooses its messages' ids, and `text` takes neither NUL nor lone surrogates: they become U+FFFD. */
+function storableText(text: string | null): string | null {
+  return text === null ? null : text.toWellFormed().replaceAll('\0', '\uFFFD');
 }
