@@ -1,15 +1,10 @@
 /** The engine of a worker: claims queued runs, executes them side by side, finalizes each; and stops those it must. */
-import type { Logger } from 'pino';
 import type { Pool } from '#src/postgres/pool.ts';
-import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
+import { type CarryOutDeps, type Claimed, carryOut } from './carry-out.ts';
 import { claim } from './claim.ts';
-import { type ExecuteDeps, type Execution, execute } from './execute.ts';
-import { failure } from './failures.ts';
-import { type FinalizeDeps, finalize } from './finalize.ts';
-import { emptyOutcome, type Outcome } from './outcome.ts';
-import { handBack, type PutBackDeps } from './put-back.ts';
+import { handBack } from './put-back.ts';
 import type { Run } from './run.ts';
-import { Stop, stopOf } from './stop.ts';
+import { Stop } from './stop.ts';
 import type { OwnedRun } from './worker.ts';
 
 /** How often the queue is looked at without any hint. */
@@ -36,22 +31,14 @@ export interface Coordinator {
   drain(timeoutMs: number): Promise<void>;
 }
 
-export interface CoordinatorDeps {
+export interface CoordinatorDeps extends CarryOutDeps {
   workerId: string;
   pool: Pool;
   concurrency: number;
   runTimeoutMs: number;
-  execute: ExecuteDeps;
-  finalize: FinalizeDeps;
-  putBack: PutBackDeps;
-  /** A run of this worker waits for another one. */
-  onHandedBack: () => void;
-  logger: Logger;
 }
 
-interface Active {
-  run: Run;
-  abort: AbortController;
+interface Active extends Claimed {
   claimedAtMs: number;
 }
 
@@ -99,7 +86,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     active.set(run.id, entry);
     logger.info({ runId: run.id, threadId: run.thread_id, epoch: run.epoch }, 'run claimed');
     const timer = setTimeout(() => entry.abort.abort(new Stop('timeout')), deps.runTimeoutMs);
-    carryOut(entry)
+    carryOut(deps, entry)
       .catch((error: unknown) => logger.error({ err: error, runId: run.id }, 'run not carried out'))
       .finally(() => {
         clearTimeout(timer);
@@ -107,50 +94,6 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
         if (active.size === 0) for (const resolve of idle.splice(0)) resolve();
         poke();
       });
-  }
-
-  async function carryOut(entry: Active): Promise<void> {
-    const { run, abort } = entry;
-    let execution: Execution | null;
-    try {
-      execution = await execute(deps.execute, run, abort);
-    } catch (error) {
-      logger.warn({ err: error, runId: run.id }, 'database away while the run was executed; handing it back');
-      return giveBack(entry);
-    }
-    if (execution !== null) return storeEnd(entry, execution);
-    if (stopOf(abort.signal) === 'drain') return giveBack(entry);
-    logger.warn({ runId: run.id, epoch: run.epoch }, 'run lost to another owner; nothing written');
-  }
-
-  async function storeEnd(entry: Active, { outcome, given }: Execution): Promise<void> {
-    const by = { owner: true, epoch: entry.run.epoch, given } as const;
-    const store = (end: Outcome) => untilKnown(entry, () => finalize(deps.finalize, entry.run.id, by, end));
-    const result = await store(outcome).catch((error: unknown) => {
-      if (stopOf(entry.abort.signal) === 'lost') throw error;
-      // Postgres refuses what the graph made of its end. Executed again it would make the same, for ever.
-      logger.error({ err: error, runId: entry.run.id }, 'end cannot be stored as it is; the run fails instead');
-      return store(emptyOutcome('failed', { error: failure('INTERNAL') }));
-    });
-    if (result.applied) return;
-    logger.warn({ runId: entry.run.id, epoch: by.epoch }, 'end not stored: the run has changed hands');
-  }
-
-  async function giveBack(entry: Active): Promise<void> {
-    if ((await untilKnown(entry, () => handBack(deps.putBack, entry.run))) !== null) deps.onHandedBack();
-  }
-
-  /** However long Postgres is away, unless the run is lost meanwhile. */
-  async function untilKnown<T>({ run, abort }: Active, store: () => Promise<T>): Promise<T> {
-    for (let delayMs = 50; ; delayMs = Math.min(delayMs * 2, 2_000)) {
-      try {
-        return await store();
-      } catch (error) {
-        if (stopOf(abort.signal) === 'lost' || !(isUnavailable(error) || isConflict(error))) throw error;
-        logger.warn({ err: error, runId: run.id }, 'not stored, trying again');
-        await new Promise((resolve) => setTimeout(resolve, delayMs));
-      }
-    }
   }
 
   /**
