@@ -59,6 +59,7 @@ export function createDrain(deps: DrainDeps): Drain {
   let timer: NodeJS.Timeout | undefined;
   let looking: Promise<void> | null = null;
   let again = false;
+  /** The last look may have left something behind for want of room: the end of a delivery is a reason to look again. */
   let more = false;
   let stopped = false;
 
@@ -70,27 +71,25 @@ export function createDrain(deps: DrainDeps): Drain {
       return;
     }
     clearTimeout(timer);
+    again = false;
     looking = look()
       .catch((error: unknown) => {
         logger[isUnavailable(error) ? 'debug' : 'error']({ err: error }, 'outbox not read; the next look tries again');
       })
       .finally(() => {
         looking = null;
-        if (!stopped) timer = setTimeout(poke, deps.intervalMs);
+        if (again) poke();
+        else if (!stopped) timer = setTimeout(poke, deps.intervalMs);
       });
   }
 
   async function look(): Promise<void> {
-    do {
-      again = false;
-      const limit = deps.concurrency - inFlight.size;
-      more = limit === 0;
-      if (more) return;
-      const { perLane, leaseMs } = deps;
-      const taken = await takeDue(pool, { kinds, limit, perLane, busy, leaseMs });
-      for (const delivery of taken) launch(delivery);
-      more = taken.length === limit || taken.some(({ lane }) => (busy.get(lane) ?? 0) >= perLane);
-    } while (again && !stopped);
+    const limit = deps.concurrency - inFlight.size;
+    if (limit === 0) return;
+    const { perLane, leaseMs } = deps;
+    const taken = await takeDue(pool, { kinds, limit, perLane, busy, leaseMs });
+    for (const delivery of taken) launch(delivery);
+    more = taken.length === limit || [...busy.values()].some((deliveries) => deliveries >= perLane);
   }
 
   function launch(delivery: Delivery): void {
@@ -101,7 +100,8 @@ export function createDrain(deps: DrainDeps): Drain {
       const left = (busy.get(lane) ?? 1) - 1;
       if (left === 0) busy.delete(lane);
       else busy.set(lane, left);
-      if (more) poke();
+      // What ends during a look may have made room that the look did not see.
+      if (more || looking !== null) poke();
     });
     inFlight.add(work);
   }
