@@ -2,6 +2,7 @@
 import type { Logger } from 'pino';
 import { decodeEvent } from './codec.ts';
 import { BEFORE_START, type Cursor, epochOf } from './cursor.ts';
+import type { RunEvent } from './event.ts';
 import { createHeads, type Heads } from './heads.ts';
 import { type EventLog, type LogEntry, LogUnavailable } from './log.ts';
 import { entryItem, indexAfter, pushSeen, type Ring, type Seen } from './ring.ts';
@@ -78,15 +79,24 @@ export function accept(channel: Channel, entry: LogEntry, source: Source): void 
   if (source === 'delivered') channel.fedThrough = Math.max(channel.fedThrough, entry.cursor);
   if (channel.closed || entry.cursor <= channel.tail) return;
   if (source !== 'checked' && epochOf(entry.cursor) < channel.floorEpoch) return;
+  const seen = parse(channel, entry);
+  if (seen === null) return;
   channel.tail = entry.cursor;
-  pushSeen(channel.ring, parse(channel, entry));
+  pushSeen(channel.ring, seen);
   wakeSoon(channel);
 }
 
-function parse(channel: Channel, entry: LogEntry): Seen {
-  const event = decodeEvent(entry.payload);
+/** null for an entry that cannot be read: as if it were not there, so that viewers are told of a gap. */
+function parse(channel: Channel, entry: LogEntry): Seen | null {
   const { cursor } = entry;
   const bytes = entry.payload.length;
+  let event: RunEvent | null;
+  try {
+    event = decodeEvent(entry.payload);
+  } catch (error) {
+    channel.logger.error({ reason: String(error), runId: channel.runId, cursor }, 'log entry is no event');
+    return null;
+  }
   if (event === null) {
     channel.logger.debug({ runId: channel.runId, cursor }, 'log entry of an unknown type passed over');
     return { cursor, bytes, item: null, missingHead: null };
@@ -131,13 +141,15 @@ export function readPage(channel: Channel, after: Cursor): Promise<Seen[]> {
 async function page(channel: Channel, after: Cursor): Promise<Seen[]> {
   const { entries } = await channel.log.read(channel.runId, after, channel.pageLimit);
   let bytes = 0;
-  const seen = entries.map((entry) => {
+  const seen: Seen[] = [];
+  for (const entry of entries) {
     bytes += entry.payload.length;
     const kept = channel.ring.seen[indexAfter(channel.ring, entry.cursor - 1)];
-    return kept?.cursor === entry.cursor ? kept : parse(channel, entry);
-  });
+    const parsed = kept?.cursor === entry.cursor ? kept : parse(channel, entry);
+    if (parsed !== null) seen.push(parsed);
+  }
   // Pages of large entries become short ones: every run's appends wait behind a read.
-  if (bytes > PAGE_BYTES) channel.pageLimit = Math.max(1, Math.floor((seen.length * PAGE_BYTES) / bytes));
+  if (bytes > PAGE_BYTES) channel.pageLimit = Math.max(1, Math.floor((entries.length * PAGE_BYTES) / bytes));
   else channel.pageLimit = Math.min(MAX_PAGE, channel.pageLimit * 2);
   return seen;
 }

@@ -10,21 +10,18 @@ export function encodeEvent(event: RunEvent): string {
 }
 
 /**
- * The event of a payload. null when it is none this version knows: a newer version's type, or not an event at all.
- * Readers pass over such an entry; its id still counts.
+ * The event of a payload. null when its type is none this version knows: a newer version wrote it, readers pass over it
+ * and its id counts. Only `type` is checked: the log is written by this program alone.
+ * @throws Error when it is no event at all
  */
 export function decodeEvent(payload: string): RunEvent | null {
-  let value: unknown;
-  try {
-    value = JSON.parse(payload);
-  } catch {
-    return null;
+  const value: unknown = JSON.parse(payload);
+  if (typeof value !== 'object' || value === null || !('type' in value) || typeof value.type !== 'string') {
+    throw new Error('a log entry that is no event');
   }
-  return isEvent(value) ? value : null;
+  return isKnown(value) ? value : null;
 }
 
-/** Only `type` is checked: the log is written by this program alone. */
-function isEvent(value: unknown): value is RunEvent {
-  if (typeof value !== 'object' || value === null || !('type' in value)) return false;
-  return typeof value.type === 'string' && Object.hasOwn(REPLAY_HOME, value.type);
+function isKnown(value: { type: unknown }): value is RunEvent {
+  return Object.hasOwn(REPLAY_HOME, String(value.type));
 }

@@ -2,7 +2,7 @@
 import { decodeEvent } from './codec.ts';
 import type { Cursor } from './cursor.ts';
 import type { EventOf } from './event.ts';
-import type { EventLog } from './log.ts';
+import type { EventLog, LogEntry } from './log.ts';
 
 type Head = EventOf<'message.head'>;
 
@@ -16,6 +16,16 @@ export interface Heads {
 
 /** Beyond this many the oldest is forgotten and, if it is named again, read again. */
 const MAX_HEADS = 256;
+
+function headOf(entry: LogEntry): Head | null {
+  try {
+    const event = decodeEvent(entry.payload);
+    return event?.type === 'message.head' ? event : null;
+  } catch {
+    // Reported where the entry itself is shown.
+    return null;
+  }
+}
 
 export function createHeads(log: EventLog, runId: string): Heads {
   const heads = new Map<Cursor, Head | null>();
@@ -31,8 +41,7 @@ export function createHeads(log: EventLog, runId: string): Heads {
 
   async function read(cursor: Cursor): Promise<Head | null> {
     const entry = await log.readOne(runId, cursor);
-    const event = entry === null ? null : decodeEvent(entry.payload);
-    const head = event?.type === 'message.head' ? event : null;
+    const head = entry === null ? null : headOf(entry);
     note(cursor, head);
     return head;
   }

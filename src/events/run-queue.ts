@@ -94,6 +94,9 @@ export function push(queue: RunQueue, what: { delta: Delta } | { payload: string
     delta: open,
     openedAtMs: nowMs,
   };
+  // Only the newest may be open: what local viewers are shown has its payload.
+  const before = queue.waiting.at(-1);
+  if (before !== undefined) close(queue, before);
   queue.given += 1;
   queue.waiting.push(entry);
   grow(queue, entry, open === null ? Buffer.byteLength(payload) : open.text.length + DELTA_BYTES);

@@ -180,17 +180,22 @@ describe('heads', () => {
 });
 
 describe('what is not shown', () => {
-  test('an entry of a type this version does not know is passed over; its id counts', async () => {
+  test('an entry of a type this version does not know is passed over; one that is no event is a gap', async () => {
     const runId = newRun();
     const strange = { cursor: 1, payload: '{"type":"run.from_the_future","x":1}' };
-    await one.log.append([{ runId, entries: [part(0), strange, { cursor: 2, payload: '{"no":"type"}' }, part(3)] }]);
+    const broken = { cursor: 2, payload: '{"no":"type"}' };
+    await one.log.append([{ runId, entries: [part(0), strange, part(2), part(3)] }]);
     const reading = startReading(await one.hub.attach(runId, BEFORE_START), BEFORE_START, true);
     readings.push(reading);
-    await once(reading, 2);
-    expect(cursors(reading)).toEqual([0, 3]);
-    await one.log.append([{ runId, entries: [{ ...strange, cursor: 4 }, part(5)] }]);
     await once(reading, 3);
-    expect(cursors(reading)).toEqual([0, 3, 5]);
+    expect(cursors(reading)).toEqual([0, 2, 3]);
+    await one.log.append([{ runId, entries: [{ ...strange, cursor: 4 }, part(5), { ...broken, cursor: 6 }, part(7)] }]);
+    await once(reading, 6);
+    expect(cursors(reading)).toEqual([0, 2, 3, 5, 'gap', 7]);
+    const replay = startReading(await two.hub.attach(runId, BEFORE_START), BEFORE_START, true);
+    readings.push(replay);
+    await once(replay, 6);
+    expect(cursors(replay)).toEqual(cursors(reading));
   });
 
   test('repetitions, and what a writer publishes whose epoch is over', async () => {
