@@ -49,6 +49,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   let strays = new Map<string, number>();
   let stopping = false;
   let claiming = false;
+  let lastClaim: Promise<void> = Promise.resolve();
   let again = false;
   let poll: NodeJS.Timeout | undefined;
 
@@ -60,7 +61,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     }
     claiming = true;
     clearTimeout(poll);
-    claimWhileThereIsWork()
+    lastClaim = claimWhileThereIsWork()
       .catch((error: unknown) => logger.warn({ err: error }, 'claim failed; the next poll tries again'))
       .finally(() => {
         claiming = false;
@@ -83,6 +84,8 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
 
   function begin(run: Run): void {
     const entry: Active = { run, abort: new AbortController(), claimedAtMs: performance.now() };
+    // Put back by a peer and claimed again here, while our former execution of it still winds down: that one is over.
+    active.get(run.id)?.abort.abort(new Stop('lost'));
     active.set(run.id, entry);
     logger.info({ runId: run.id, threadId: run.thread_id, epoch: run.epoch }, 'run claimed');
     const timer = setTimeout(() => entry.abort.abort(new Stop('timeout')), deps.runTimeoutMs);
@@ -90,7 +93,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
       .catch((error: unknown) => logger.error({ err: error, runId: run.id }, 'run not carried out'))
       .finally(() => {
         clearTimeout(timer);
-        active.delete(run.id);
+        if (active.get(run.id) === entry) active.delete(run.id);
         if (active.size === 0) for (const resolve of idle.splice(0)) resolve();
         poke();
       });
@@ -152,6 +155,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     stopClaiming,
     async drain(timeoutMs) {
       stopClaiming();
+      await lastClaim;
       await untilIdle(timeoutMs);
       for (const entry of active.values()) entry.abort.abort(new Stop('drain'));
       await untilIdle(CLOSE_MS);
