@@ -17,6 +17,10 @@ interface RedisLogDeps {
 
 const APPEND_DEADLINE_MS = 500;
 const READ_DEADLINE_MS = 2_000;
+/** A slow network needs longer for much; else one large entry would be repeated for ever. */
+const APPEND_BYTES_PER_MS = 20_000;
+/** More is stored only: Redis cuts off a subscriber it owes 32 MB. Readers find it in the log. */
+const MAX_PUBLISHED_BYTES = 4 * 1024 * 1024;
 /** The one field of a stream entry. */
 const FIELD = 'e';
 
@@ -68,7 +72,9 @@ export function createRedisLog(deps: RedisLogDeps): EventLog {
 /** One pipeline for all batches: XADD, then PUBLISH of the same bytes, entry by entry. */
 async function append(redis: RedisClients, batches: AppendBatch[], deadlineMs: number): Promise<AppendResult[]> {
   const long = await compressLong(batches);
-  const replies = await exec(redis, deadlineMs, (pipeline) => {
+  let bytes = 0;
+  for (const stored of long?.values() ?? []) bytes += 2 * stored.length;
+  const replies = await exec(redis, deadlineMs + bytes / APPEND_BYTES_PER_MS, (pipeline) => {
     for (const { runId, entries } of batches) {
       const key = logKey(runId);
       const channel = liveChannel(runId);
@@ -76,12 +82,16 @@ async function append(redis: RedisClients, batches: AppendBatch[], deadlineMs: n
         const id = toEntryId(entry.cursor);
         const stored = long?.get(entry);
         pipeline.xadd(key, id, FIELD, stored ?? entry.payload);
-        pipeline.publish(channel, stored ? Buffer.concat([Buffer.from(`${id} `), stored]) : `${id} ${entry.payload}`);
+        pipeline.publish(channel, stored ? publication(id, stored) : `${id} ${entry.payload}`);
       }
     }
     return pipeline;
   });
   return judge(redis, batches, replies);
+}
+
+function publication(id: string, stored: Buffer): Buffer {
+  return stored.length > MAX_PUBLISHED_BYTES ? Buffer.alloc(0) : Buffer.concat([Buffer.from(`${id} `), stored]);
 }
 
 async function compressLong(batches: AppendBatch[]): Promise<Map<LogEntry, Buffer> | undefined> {

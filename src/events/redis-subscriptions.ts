@@ -75,8 +75,9 @@ export function createSubscriptions(deps: { subscriber: Redis; logger: Logger })
   };
 }
 
-/** A message is `<entry id> <stored bytes>`. */
+/** A message is `<entry id> <stored bytes>`, or empty for an entry that is too large to be published. */
 function receive(feed: Feed, message: Buffer, logger: Logger): void {
+  if (message.length === 0) return;
   const space = message.indexOf(SPACE);
   const cursor = fromEntryId(message.toString('latin1', 0, space));
   const payload = fromStored(message.subarray(space + 1));

@@ -188,13 +188,14 @@ export function eventLogContract(name: string, open: () => Promise<OpenedLog>): 
       const [kept, expiring, removed] = [randomUUID(), randomUUID(), randomUUID()];
       for (const runId of [kept, expiring, removed]) await append(runId, entries(1, 0, 2));
       await opened.log.expireAfter(kept, 400 * 24 * 3600 * 1000);
-      await opened.log.expireAfter(expiring, 300);
       const sinceMs = performance.now();
+      await opened.log.expireAfter(expiring, 1_000);
       await opened.log.remove(removed);
       expect(await opened.other.read(removed, BEFORE_START, 10)).toEqual({ exists: false, entries: [] });
-      expect(await all(expiring)).toHaveLength(2);
+      const before = await all(expiring);
+      if (performance.now() - sinceMs < 900) expect(before).toHaveLength(2);
       await until(async () => !(await opened.other.read(expiring, BEFORE_START, 10)).exists, { message: 'expiry' });
-      expect(performance.now() - sinceMs).toBeGreaterThan(250);
+      expect(performance.now() - sinceMs).toBeGreaterThan(900);
       expect(await all(kept)).toHaveLength(2);
       await opened.log.expireAfter(randomUUID(), 1000);
       await opened.log.remove(randomUUID());

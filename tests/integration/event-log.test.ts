@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import { pino } from 'pino';
 import { afterEach, describe, expect, inject, test } from 'vitest';
 import { BEFORE_START } from '#src/events/cursor.ts';
@@ -95,6 +95,23 @@ describe('Redis that misbehaves', () => {
     await redis.commands.xadd(logKey(runId), '1-1', 'e', 'neither JSON nor deflate');
     await log.append([{ runId, entries: [part(2)] }]);
     expect((await log.read(runId, BEFORE_START, 10)).entries).toEqual([part(0, text), part(2)]);
+    await log.remove(runId);
+  });
+
+  test('an entry so large that Redis would cut off its subscribers is stored, not published', async () => {
+    const { log, redis } = await opened(inject('redisUrl'));
+    const runId = randomUUID();
+    const seen: number[] = [];
+    await log.subscribe(runId, ({ cursor }) => seen.push(cursor));
+    const published: number[] = [];
+    redis.subscriber.on('messageBuffer', (_, message: Buffer) => published.push(message.length));
+    const noise = part(0, randomBytes(6 * 1024 ** 2).toString('base64'));
+    expect(await log.append([{ runId, entries: [noise] }])).toEqual(['appended']);
+    expect(await log.append([{ runId, entries: [part(1)] }])).toEqual(['appended']);
+    await until(() => seen.length > 0, { message: 'the next entry to be published' });
+    expect(seen).toEqual([1]);
+    expect(Math.max(...published)).toBeLessThan(1_000);
+    expect((await log.readOne(runId, 0))?.payload === noise.payload).toBe(true);
     await log.remove(runId);
   });
 
