@@ -16,61 +16,49 @@ export interface Settlement {
   taken: boolean;
 }
 
-const ANSWER = `
-  insert into messages (id, thread_id, turn_id, run_id, role, content, stream_id, partial)
-  values ($1::uuid, $2::uuid, $3::uuid, $4::uuid, 'assistant', $5::json, $6, $7)`;
-
-const REPLACE_FORMER = `
-  update messages set replaced = true where turn_id = $1::uuid and role = 'assistant' and not replaced`;
-
-const REOPEN = `
-  update interrupts set status = 'open', answered_by = null where answered_by = $1::uuid and status = 'answered'`;
-
-// The graph has gone on: what it does not ask any more, nobody can answer.
-const CLOSE_REST = `
-  update interrupts set status = 'closed'
-  where lineage_id = $1::uuid and status <> 'closed' and id <> all ($2::text[])`;
-
-// One task that asks twice in a row asks under the same id: the row is opened again with the new question.
-const OPEN = `
-  insert into interrupts (lineage_id, id, thread_id, turn_id, run_id, value)
-  select $1::uuid, i.id, $2::uuid, $3::uuid, $4::uuid, i.value
-  from unnest($5::text[], $6::json[]) as i(id, value)
-  on conflict (lineage_id, id) do update
-  set status = 'open', value = excluded.value, run_id = excluded.run_id, turn_id = excluded.turn_id, answered_by = null`;
-
-const ACTIVITY = `update threads set active_at = clock_timestamp() where id = $1::uuid`;
+// One statement, because each is a trip that the end of every run waits for. Its parts touch different rows.
+const SETTLE = `
+  with former as (
+    update messages set replaced = true
+    where $5::uuid is not null and turn_id = $2::uuid and role = 'assistant' and not replaced),
+  answer as (
+    insert into messages (id, thread_id, turn_id, run_id, role, content, stream_id, partial)
+    select $5::uuid, $1::uuid, $2::uuid, $4::uuid, 'assistant', $6::json, $7::text, $8::boolean
+    where $5::uuid is not null),
+  -- The graph has gone on: what it does not ask any more, nobody can answer.
+  closed as (
+    update interrupts set status = 'closed'
+    where $9::boolean and lineage_id = $3::uuid and status <> 'closed' and id <> all ($10::text[])),
+  reopened as (
+    update interrupts set status = 'open', answered_by = null
+    where not $9::boolean and answered_by = $4::uuid and status = 'answered'),
+  -- One task that asks twice in a row asks under the same id: the row is opened again with the new question.
+  opened as (
+    insert into interrupts (lineage_id, id, thread_id, turn_id, run_id, value)
+    select $3::uuid, i.id, $1::uuid, $2::uuid, $4::uuid, i.value
+    from unnest($10::text[], $11::json[]) as i(id, value)
+    on conflict (lineage_id, id) do update
+    set status = 'open', value = excluded.value, run_id = excluded.run_id, turn_id = excluded.turn_id, answered_by = null)
+  update threads set active_at = clock_timestamp() where id = $1::uuid`;
 
 /** @param tx finalize's transaction, which holds the thread's row */
 export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
-  if (end.turnId !== null && end.answer !== null) {
-    await tx.query(REPLACE_FORMER, [end.turnId]);
-    await tx.query(ANSWER, [
-      randomUUID(),
+  const answer = end.turnId === null ? null : end.answer;
+  await tx.query({
+    name: 'settle_turn',
+    text: SETTLE,
+    values: [
       end.threadId,
       end.turnId,
-      end.runId,
-      JSON.stringify(end.answer.content),
-      storableText(end.answer.stream_id),
-      end.answer.partial,
-    ]);
-  }
-  if (end.taken) await tx.query(CLOSE_REST, [end.lineageId, end.interrupts.map((interrupt) => interrupt.id)]);
-  else await tx.query(REOPEN, [end.runId]);
-  if (end.interrupts.length > 0) {
-    await tx.query(OPEN, [
       end.lineageId,
-      end.threadId,
-      end.turnId,
       end.runId,
+      answer === null ? null : randomUUID(),
+      answer === null ? null : JSON.stringify(answer.content),
+      answer?.stream_id ?? null,
+      answer?.partial ?? false,
+      end.taken,
       end.interrupts.map((interrupt) => interrupt.id),
       end.interrupts.map((interrupt) => JSON.stringify(interrupt.value)),
-    ]);
-  }
-  await tx.query(ACTIVITY, [end.threadId]);
-}
-
-/** A graph chooses its messages' ids, and `text` takes neither NUL nor lone surrogates: they become U+FFFD. */
-function storableText(text: string | null): string | null {
-  return text === null ? null : text.toWellFormed().replaceAll('\0', '\uFFFD');
+    ],
+  });
 }
