@@ -84,6 +84,20 @@ describe('in-process event log, full', () => {
   });
 });
 
+test('a time longer than a timer can wait is waited for all the same', async () => {
+  const log = createMemoryLog({ memoryLimitBytes: 1e6 });
+  cleanup.push(() => log.close());
+  const warnings: string[] = [];
+  const onWarning = (warning: Error) => warnings.push(warning.name);
+  process.on('warning', onWarning);
+  await log.append([{ runId: 'r', entries: [part(0)] }]);
+  await log.expireAfter('r', 60 * 24 * 3600 * 1000);
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  process.off('warning', onWarning);
+  expect(warnings).toEqual([]);
+  expect(await log.last('r')).not.toBeNull();
+});
+
 describe('Redis that misbehaves', () => {
   test('long payloads are stored compressed, and entries that are not ours are left out', async () => {
     const { log, redis } = await opened(inject('redisUrl'));
@@ -173,7 +187,7 @@ describe('Redis that misbehaves', () => {
     await until(
       async () => {
         await direct.log.append([{ runId, entries: [part(n++)] }]);
-        return seen.length > 0 && seen.at(-1) === n - 1;
+        return seen.some((cursor) => cursor >= 2);
       },
       { message: 'live entries on the new subscriber' },
     );
