@@ -85,15 +85,21 @@ export function testsThatNeverRun(files: SourceFile[], folders: string[]): strin
   return files.map(({ path }) => path).filter((path) => path.endsWith('.test.ts') && !runs(path));
 }
 
+const literals = new WeakMap<SourceFile, string[]>();
+
+/** The strings of a file: literals, and templates with what is put in standing as a word. Parsed once per file object. */
 function literalsOf(file: SourceFile): string[] {
-  return nodesOf(file).flatMap((node) => {
+  const known = literals.get(file);
+  if (known !== undefined) return known;
+  const found = nodesOf(file).flatMap((node) => {
     if (ts.isStringLiteralLike(node)) return [node.text];
     if (ts.isTemplateExpression(node)) {
-      // What is put in stands as a word, so that a statement with a parameter still reads as one.
       return [node.head.text + node.templateSpans.map((span) => `x${span.literal.text}`).join('')];
     }
     return [];
   });
+  literals.set(file, found);
+  return found;
 }
 
 function nodesOf(file: SourceFile): ts.Node[] {

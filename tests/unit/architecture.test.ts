@@ -157,7 +157,8 @@ describe('import rules', () => {
   });
 });
 
-describe('rules about the text of the sources', () => {
+// The first to ask parses every source.
+describe('rules about the text of the sources', { timeout: 60_000 }, () => {
   const sources = sourcesUnder('src');
   const tests = sourcesUnder('tests');
   const types = Object.keys(REPLAY_HOME);
