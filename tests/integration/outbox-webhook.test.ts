@@ -121,8 +121,10 @@ describe('an answer', () => {
       response.writeHead(200);
       response.on('close', closed.resolve);
       const more = () => {
-        while (!response.destroyed && response.write(Buffer.alloc(65_536))) written += 65_536;
-        if (!response.destroyed) response.once('drain', more);
+        if (response.destroyed) return;
+        written += 65_536;
+        if (response.write(Buffer.alloc(65_536))) more();
+        else response.once('drain', more);
       };
       more();
     });
