@@ -209,6 +209,10 @@ describe('what is not shown', () => {
     await two.log.append([{ runId, entries: [part(cursorOf(2, 1))] }]);
     await once(reading, 5);
     expect(cursors(reading)).toEqual([0, 1, 2, cursorOf(2, 0), cursorOf(2, 1)]);
+    // Nor does one who comes later, at the place where the zombie would go on.
+    const late = await read(one, runId, 2);
+    await once(late, 2);
+    expect(cursors(late)).toEqual([cursorOf(2, 0), cursorOf(2, 1)]);
   });
 
   test("a zombie's publication before the new owner's marker is there, when the row's epoch is known", async () => {
