@@ -39,5 +39,6 @@ export interface Hub {
   /** Runs with at least one viewer here. */
   readonly watched: number;
   readonly viewers: number;
+  /** Ends every wait; viewers are given nothing more, nor are those that attach later. */
   close(): Promise<void>;
 }

@@ -15,6 +15,7 @@ export function createHub(deps: { log: EventLog; logger: Logger; tailCheckMs?: n
   const tailCheckMs = deps.tailCheckMs ?? TAIL_CHECK_MS;
   const channels = new Map<string, { channel: Channel; opened: Promise<void> }>();
   let viewers = 0;
+  let closed = false;
 
   function leave(channel: Channel): void {
     viewers -= 1;
@@ -24,6 +25,14 @@ export function createHub(deps: { log: EventLog; logger: Logger; tailCheckMs?: n
     channels.delete(channel.runId);
   }
 
+  function open(runId: string): { channel: Channel; opened: Promise<void> } {
+    const channel = createChannel({ runId, log, logger });
+    channel.closed = closed;
+    const watched = { channel, opened: closed ? Promise.resolve() : openChannel(channel, tailCheckMs) };
+    if (!closed) channels.set(runId, watched);
+    return watched;
+  }
+
   return {
     deliver(runId, entries) {
       const watched = channels.get(runId);
@@ -31,12 +40,7 @@ export function createHub(deps: { log: EventLog; logger: Logger; tailCheckMs?: n
       for (const entry of entries) accept(watched.channel, entry, 'delivered');
     },
     async attach(runId, after, options = {}) {
-      let watched = channels.get(runId);
-      if (watched === undefined) {
-        const channel = createChannel({ runId, log, logger });
-        watched = { channel, opened: openChannel(channel, tailCheckMs) };
-        channels.set(runId, watched);
-      }
+      const watched = channels.get(runId) ?? open(runId);
       const { channel } = watched;
       channel.viewers += 1;
       viewers += 1;
@@ -52,6 +56,7 @@ export function createHub(deps: { log: EventLog; logger: Logger; tailCheckMs?: n
       return viewers;
     },
     async close() {
+      closed = true;
       for (const { channel } of channels.values()) closeChannel(channel);
       channels.clear();
     },

@@ -533,7 +533,10 @@ describe('next', () => {
     await hub.close();
     expect(await waiting).toEqual([]);
     viewer.close();
-    expect(hub.viewers).toBe(0);
+    const late = await hub.attach('r', BEFORE_START);
+    expect(await late.next(60_000, never)).toEqual([]);
+    late.close();
+    expect([hub.watched, hub.viewers]).toEqual([0, 0]);
   });
 });
 
