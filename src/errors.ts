@@ -13,6 +13,7 @@ export const REFUSAL_CODES = [
   'THREAD_NOT_FOUND',
   'RUN_NOT_FOUND',
   'GRAPH_NOT_FOUND',
+  'DELIVERY_NOT_FOUND', // a webhook's delivery
   'INTERRUPT_NOT_FOUND',
   'INTERRUPT_ANSWERED',
   'INTERRUPT_AMBIGUOUS', // a bare resume value while several interrupts are open

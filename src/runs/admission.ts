@@ -2,6 +2,7 @@
 import { RunledgerError } from '#src/errors.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
+import { assertWebhookUrl } from '#src/outbox/webhook-url.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { advisoryKey } from './hash.ts';
 import { liveRuns, type RunRow, toRun } from './queries.ts';
@@ -11,6 +12,8 @@ export interface AdmitDeps {
   pool: Pool;
   graphs: GraphRegistry;
   defaultGraph: string;
+  /** Without a secret webhooks are refused. */
+  webhooks: { allowPrivate: boolean; secret: string | null };
 }
 
 /** The run first admitted with this key, under the key's lock; null when the key is new or there is none. */
@@ -59,14 +62,17 @@ export interface NewRun {
   config: RunConfig;
   streamModes: string[];
   onDisconnect: string;
+  webhook: string | null;
 }
 
-export function optionsOf(request: MessageRequest | AnswerRequest | RerunRequest) {
+/** @throws INVALID_REQUEST {path: webhook} for a webhook this server cannot send to */
+export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerRequest | RerunRequest) {
   return {
     requestKey: request.request_key ?? null,
     config: request.config ?? {},
     streamModes: 'stream_modes' in request ? (request.stream_modes ?? []) : [],
     onDisconnect: request.on_disconnect ?? 'continue',
+    webhook: request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks),
   };
 }
 
@@ -74,9 +80,9 @@ const INSERT_RUN = `
   with counted as (
     update threads set run_count = run_count + 1, active_at = clock_timestamp() where id = $3::uuid returning run_count)
   insert into runs (id, owner, thread_id, turn_id, lineage_id, graph_id, kind, status, ordinal, input, command, config,
-                    stream_modes, on_disconnect, request_key, request_hash, message_id)
+                    stream_modes, on_disconnect, request_key, request_hash, message_id, webhook)
   select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, 'queued', run_count, $8::json, $9::json, $10::json,
-         $11::text[], $12, $13, $14, $15::uuid
+         $11::text[], $12, $13, $14, $15::uuid, $16
   from counted
   returning *`;
 
@@ -98,6 +104,7 @@ export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
     run.requestKey,
     run.hash,
     run.messageId,
+    run.webhook,
   ]);
   const [row] = rows;
   if (row === undefined) throw new Error(`thread ${run.threadId} slipped away under its lock`);

@@ -57,7 +57,7 @@ export function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<
       command: null,
       messageId: ids.message,
       hash,
-      ...optionsOf(request),
+      ...optionsOf(deps, request),
     });
     await insertQuestion(tx, { id: ids.message, threadId, turnId: ids.turn, runId: ids.run, content: request.content });
     return { run: toRun(row), message_id: ids.message, replayed: false };

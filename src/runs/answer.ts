@@ -43,7 +43,7 @@ export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Ad
       command: { resume: request.interrupts },
       messageId: null,
       hash,
-      ...optionsOf(request),
+      ...optionsOf(deps, request),
     });
     if ((await answerInterrupts(tx, asked.lineage_id, ids, runId)) !== ids.length) throw answered(ids[0] ?? '');
     return { run: toRun(row), message_id: null, replayed: false };

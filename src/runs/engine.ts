@@ -1,49 +1,12 @@
-/** The room as one thing: wires the steps of a run's life, and is started and stopped as a whole. */
-import type { Logger } from 'pino';
-import type { Hub } from '#src/events/hub.ts';
-import type { EventLog } from '#src/events/log.ts';
-import type { LogWriter } from '#src/events/writer.ts';
-import type { GraphRegistry } from '#src/graphs/graph.ts';
-import type { ConnectionLimits, Pool } from '#src/postgres/pool.ts';
-import { type Coordinator, createCoordinator } from './coordinator.ts';
-import type { ExecuteDeps } from './execute.ts';
+import { createDrain, type Drain } from '#src/outbox/drain.ts';
+import { createWebhookHandler, WEBHOOK } from '#src/outbox/webhook.ts';
+import type { EngineDeps } from './engine-deps.ts';
+import { startWorker, type WorkerParts } from './engine-worker.ts';
 import type { FinalizeDeps } from './finalize.ts';
 import { createNotifier } from './notify.ts';
-import type { PutBackDeps } from './put-back.ts';
-import { createRecovery, type Recovery } from './recover.ts';
 import { createRowWatch } from './row-watch.ts';
 import { createRunService, type RunService } from './service.ts';
 import { createEndings } from './wait.ts';
-import { startWatchdog, type Watchdog } from './watchdog.ts';
-import { createWorker, LEASE_MS, type Worker } from './worker.ts';
-
-export interface EngineConfig {
-  roles: readonly string[];
-  defaultGraph: string;
-  runs: {
-    concurrency: number;
-    timeoutMs: number;
-    recursionLimit: number;
-    maxRetries: number;
-    maxTakeovers: number;
-    drainTimeoutMs: number;
-  };
-  events: { streamTtlMs: number };
-  postgres: ConnectionLimits;
-}
-
-export interface EngineDeps {
-  config: EngineConfig;
-  /** For the liveness connection: direct, never through a pooler. */
-  databaseUrl: string;
-  pool: Pool;
-  checkpointPool: Pool;
-  log: EventLog;
-  hub: Hub;
-  writer: LogWriter;
-  graphs: GraphRegistry;
-  logger: Logger;
-}
 
 /** One number for /metrics; the shape http/metrics.ts observes. */
 export interface EngineReading {
@@ -66,19 +29,13 @@ export interface Engine {
   close(): Promise<void>;
 }
 
-interface WorkerParts {
-  worker: Worker;
-  coordinator: Coordinator;
-  recovery: Recovery;
-  watchdog: Watchdog;
-}
-
 /** @throws LogKindConflict when this process' log does not go with that of a live worker */
 export async function createEngine(deps: EngineDeps): Promise<Engine> {
   const { config, pool, log, hub, logger } = deps;
   const notifier = createNotifier(pool, logger);
   const endings = createEndings();
   const ended = new Map<string, number>();
+  const drain = createOutboxDrain(deps);
   const finalizeDeps: FinalizeDeps = {
     pool,
     log,
@@ -88,10 +45,12 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
     onEnded(run) {
       endings.ended(run.id);
       ended.set(run.status, (ended.get(run.status) ?? 0) + 1);
+      if (run.webhook !== null) drain?.poke();
     },
   };
   const parts = config.roles.includes('worker') ? await startWorker(deps, finalizeDeps, wake) : null;
   let draining = false;
+  drain?.start();
 
   /** The local coordinator is poked directly; others get a hint only when it cannot take the run itself. */
   function wake(): void {
@@ -107,7 +66,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
   const runs = createRunService({
     pool,
     log,
-    admit: { pool, graphs: deps.graphs, defaultGraph: config.defaultGraph },
+    admit: { pool, graphs: deps.graphs, defaultGraph: config.defaultGraph, webhooks: config.webhooks },
     cancel: {
       ...finalizeDeps,
       hintOwner() {
@@ -130,64 +89,35 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
     beginDraining,
     async close() {
       beginDraining();
+      await parts?.sweeps.stop();
       await parts?.recovery.stop();
       await parts?.coordinator.drain(config.runs.drainTimeoutMs);
       await parts?.worker.stop();
       await parts?.watchdog.stop();
+      await drain?.stop();
       await notifier.close();
     },
   };
 }
 
-async function startWorker(deps: EngineDeps, finalizeDeps: FinalizeDeps, wake: () => void): Promise<WorkerParts> {
-  const { config, pool, log, logger } = deps;
-  const putBack: PutBackDeps = { pool, log, logger };
-  const worker = createWorker({
-    databaseUrl: deps.databaseUrl,
-    limits: config.postgres,
-    logKind: log.kind,
-    roles: config.roles,
-    logger,
-    onOwned: (owned, sentAtMs) => coordinator.reconcile(owned, sentAtMs),
-    onWake: () => coordinator.poke(),
-  });
-  const execute: ExecuteDeps = {
+const OUTBOX_POLL_MS = 1_000;
+const OUTBOX_CONCURRENCY = 16;
+const OUTBOX_PER_TARGET = 4;
+
+/** Null without a secret: this process sends no webhooks, and refuses them at admission. */
+function createOutboxDrain({ config, pool, logger }: EngineDeps): Drain | null {
+  const { secret, allowPrivate, timeoutMs, maxAttempts } = config.webhooks;
+  if (secret === null) return null;
+  return createDrain({
     pool,
-    checkpointPool: deps.checkpointPool,
-    graphs: deps.graphs,
-    writer: deps.writer,
-    log,
-    recursionLimit: config.runs.recursionLimit,
-    maxRetries: config.runs.maxRetries,
-    lease: worker.lease,
-    logger,
-  };
-  const coordinator = createCoordinator({
-    workerId: worker.id,
-    pool,
-    concurrency: config.runs.concurrency,
-    runTimeoutMs: config.runs.timeoutMs,
-    execute,
-    finalize: finalizeDeps,
-    putBack,
-    onHandedBack: wake,
+    handlers: { [WEBHOOK]: createWebhookHandler({ secret, allowPrivate, timeoutMs }) },
+    intervalMs: OUTBOX_POLL_MS,
+    concurrency: OUTBOX_CONCURRENCY,
+    perLane: OUTBOX_PER_TARGET,
+    leaseMs: timeoutMs * 3,
+    maxAttempts,
     logger,
   });
-  const recovery = createRecovery({
-    pool,
-    workerId: worker.id,
-    maxTakeovers: config.runs.maxTakeovers,
-    putBack,
-    finalize: finalizeDeps,
-    leaseAgeMs: () => worker.leaseAgeMs(),
-    wake,
-    logger,
-  });
-  await worker.start();
-  coordinator.start();
-  recovery.start();
-  const watchdog = startWatchdog({ warnAfterMs: LEASE_MS / 5, logger });
-  return { worker, coordinator, recovery, watchdog };
 }
 
 const QUEUED = `select count(*)::int as count from runs where status = 'queued'`;

@@ -4,14 +4,16 @@
  */
 import type { Logger } from 'pino';
 import { type Cursor, cursorOf } from '#src/events/cursor.ts';
-import type { RunEvent } from '#src/events/event.ts';
+import type { Json, RunEvent } from '#src/events/event.ts';
 import type { Hub } from '#src/events/hub.ts';
 import { type EventLog, type LogEntry, LogUnavailable } from '#src/events/log.ts';
 import { appendEnd } from '#src/events/seal.ts';
+import { enqueue } from '#src/outbox/outbox.ts';
+import { webhookEffect } from '#src/outbox/webhook.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { CommitUnknown, inTransaction } from '#src/postgres/transaction.ts';
 import { settleTurn } from '#src/threads/settle.ts';
-import { type Outcome, sealOf } from './outcome.ts';
+import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
 import { findRun, type RunRow, toRun } from './queries.ts';
 import { isTerminal, type Run } from './run.ts';
 
@@ -130,6 +132,19 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     interrupts: final.status === 'interrupted' ? final.interrupts : [],
     taken: final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint,
   });
+  if (run.webhook !== null) {
+    const payload = {
+      type: 'run.ended',
+      run_id: runId,
+      thread_id: run.thread_id,
+      turn_id: run.turn_id,
+      ...terminalFacts(run),
+    };
+    await enqueue(
+      tx,
+      webhookEffect({ owner: run.owner, runId, url: run.webhook, payload: payload as unknown as Json }),
+    );
+  }
   return { applied: true, run };
 }
 

@@ -25,6 +25,7 @@ export interface RunRow {
   request_key: string | null;
   request_hash: string | null;
   message_id: string | null;
+  webhook: string | null;
   worker_id: string | null;
   base_checkpoint_id: string | null;
   cancel_requested_at: Date | null;
@@ -58,6 +59,7 @@ export function toRun(row: RunRow): Run {
     stream_modes: row.stream_modes,
     on_disconnect: row.on_disconnect,
     request_key: row.request_key,
+    webhook: row.webhook,
     cancel_requested_at: row.cancel_requested_at?.toISOString() ?? null,
     cancel_action: row.cancel_action,
     error: row.error,

@@ -31,7 +31,7 @@ export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admi
     }
     if (opened.base_checkpoint_id !== null) await moveTip(tx, opened.lineage_id, opened.base_checkpoint_id);
     await closeInterrupts(tx, opened.lineage_id);
-    const options = optionsOf(request);
+    const options = optionsOf(deps, request);
     const row = await insertRun(tx, {
       id: randomUUID(),
       owner,

@@ -49,6 +49,7 @@ export interface Run {
   stream_modes: GraphMode[];
   on_disconnect: OnDisconnect;
   request_key: string | null;
+  webhook: string | null;
   cancel_requested_at: string | null;
   cancel_action: 'interrupt' | 'rollback' | null;
   error: RunFailure | null;
@@ -86,6 +87,8 @@ export interface MessageRequest {
   config?: RunConfig | undefined;
   stream_modes?: GraphMode[] | undefined;
   on_disconnect?: OnDisconnect | undefined;
+  /** Where the run's end is told, signed; at least once. */
+  webhook?: string | undefined;
 }
 
 /** Answers to open interrupts of the thread's latest turn: `{interrupt id: value}`. */
@@ -96,6 +99,8 @@ export interface AnswerRequest {
   request_key?: string | undefined;
   config?: RunConfig | undefined;
   on_disconnect?: OnDisconnect | undefined;
+  /** Where the run's end is told, signed; at least once. */
+  webhook?: string | undefined;
 }
 
 /** The thread's latest turn, tried again. Without `config` the first try's is used. */
@@ -105,6 +110,8 @@ export interface RerunRequest {
   request_key?: string | undefined;
   config?: RunConfig | undefined;
   on_disconnect?: OnDisconnect | undefined;
+  /** Where the run's end is told, signed; at least once. */
+  webhook?: string | undefined;
 }
 
 /** The result of an admission. `replayed`: the same request key was admitted before; this is that run. */
@@ -134,4 +141,19 @@ export interface CancelResult {
   run: Run | null;
   /** stopping: the request is stored and the owner will see it; stopped: the run is terminal; idle: nothing was live. */
   outcome: 'stopping' | 'stopped' | 'idle';
+}
+
+/** One delivery of a run's webhook, as its owner sees it. Times are Postgres' times, ISO 8601. */
+export interface WebhookDelivery {
+  /** The same at every attempt: what the receiver knows it by. */
+  id: string;
+  run_id: string;
+  url: string | null;
+  status: 'pending' | 'delivered' | 'dead';
+  attempts: number;
+  /** Why the last attempt failed, in our own words. */
+  last_error: string | null;
+  created_at: string;
+  next_attempt_at: string | null;
+  ended_at: string | null;
 }

@@ -14,9 +14,19 @@ import { type CancelDeps, cancel } from './cancel.ts';
 import { assertReplayable, type FollowDeps, follow } from './follow.ts';
 import { findRunOfThread, getRun, liveRuns } from './queries.ts';
 import { admitRerun } from './rerun.ts';
-import type { Admitted, AnswerRequest, CancelResult, Followed, MessageRequest, RerunRequest, Run } from './run.ts';
+import type {
+  Admitted,
+  AnswerRequest,
+  CancelResult,
+  Followed,
+  MessageRequest,
+  RerunRequest,
+  Run,
+  WebhookDelivery,
+} from './run.ts';
 import { isTerminal } from './run.ts';
 import { type Endings, waitUntilEnded } from './wait.ts';
+import { listDeliveries, requeueDelivery } from './webhooks.ts';
 
 export type { CancelResult, Followed } from './run.ts';
 
@@ -77,6 +87,15 @@ export interface RunService {
    */
   disconnected(run: Run): Promise<void>;
 
+  /** Deliveries of the owner's webhooks, newest first. @throws INVALID_CURSOR */
+  deliveries(
+    owner: string,
+    page: { status?: WebhookDelivery['status'] | undefined; limit: number; cursor?: string | undefined },
+  ): Promise<{ deliveries: WebhookDelivery[]; next_cursor: string | null }>;
+
+  /** Tries a delivery again that was given up; any other is left as it is. @throws DELIVERY_NOT_FOUND */
+  requeueDelivery(owner: string, id: string): Promise<{ delivery: WebhookDelivery; requeued: boolean }>;
+
   /** Deletes a thread. @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS unless `force`, which first stops its runs. */
   deleteThread(owner: string, threadId: string, options: { force: boolean; signal?: AbortSignal }): Promise<void>;
 }
@@ -135,6 +154,8 @@ export function createRunService(deps: RunServiceDeps): RunService {
         logger.error({ err: error, runId: run.id }, 'run not cancelled after its client left');
       }
     },
+    deliveries: (owner, page) => listDeliveries(pool, owner, page),
+    requeueDelivery: (owner, id) => requeueDelivery(pool, owner, id),
     async deleteThread(owner, threadId, options) {
       if (options.force) await stopAll(deps, owner, threadId, options.signal);
       const runIds = await removeThread(pool, owner, threadId);

@@ -26,7 +26,7 @@ beforeAll(async () => {
     contextOf: (id) => (id === 'notes' ? 'transcript' : 'checkpoint'),
     instantiate: () => Promise.reject(new Error('nothing is executed here')),
   };
-  deps = { pool, graphs, defaultGraph: 'chat' };
+  deps = { pool, graphs, defaultGraph: 'chat', webhooks: { allowPrivate: false, secret: null } };
 });
 afterAll(async () => {
   await pool.end();

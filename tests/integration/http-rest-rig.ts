@@ -35,6 +35,7 @@ export function run(change: Partial<Run> = {}): Run {
     stream_modes: [],
     on_disconnect: 'continue',
     request_key: null,
+    webhook: null,
     cancel_requested_at: null,
     cancel_action: null,
     error: null,

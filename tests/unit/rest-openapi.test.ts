@@ -39,6 +39,8 @@ describe('docs/openapi.json', () => {
         'POST /api/v1/threads/{id}/answer',
         'POST /api/v1/threads/{id}/retry',
         'GET /api/v1/runs/{id}',
+        'GET /api/v1/webhooks',
+        'POST /api/v1/webhooks/{id}/requeue',
       ].sort(),
     );
     const send = document.paths['/api/v1/threads/{id}/messages']?.post;

@@ -16,6 +16,7 @@ const RULES = {
   THREAD_NOT_FOUND: { status: 404 },
   RUN_NOT_FOUND: { status: 404 },
   GRAPH_NOT_FOUND: { status: 404 },
+  DELIVERY_NOT_FOUND: { status: 404 },
   INTERRUPT_NOT_FOUND: { status: 404 },
   INTERRUPT_ANSWERED: { status: 409 },
   INTERRUPT_AMBIGUOUS: { status: 409 },

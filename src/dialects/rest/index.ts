@@ -11,6 +11,7 @@ import type { RestApp } from './route.ts';
 import { addMessageRoutes } from './routes-messages.ts';
 import { addRunRoutes } from './routes-runs.ts';
 import { addThreadRoutes } from './routes-threads.ts';
+import { addWebhookRoutes } from './routes-webhooks.ts';
 
 /** To be mounted with the prefix REST_PREFIX (links.ts), after openapi.ts. */
 export function restDialect(deps: DialectDeps): FastifyPluginAsync {
@@ -22,5 +23,6 @@ export function restDialect(deps: DialectDeps): FastifyPluginAsync {
     addThreadRoutes(app, deps);
     addMessageRoutes(app, { ...deps, openStream });
     addRunRoutes(app, deps);
+    addWebhookRoutes(app, deps);
   };
 }

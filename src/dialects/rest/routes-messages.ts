@@ -45,7 +45,7 @@ function addSend(app: RestApp, { runs, openStream }: DialectDeps & { openStream:
     threadId: string | null,
     body: z.output<typeof messageBody>,
   ): MessageRequest {
-    const { content, graph, request_key, config, on_disconnect } = body;
+    const { content, graph, request_key, config, on_disconnect, webhook } = body;
     return {
       owner: request.principal.owner,
       thread_id: threadId,
@@ -54,6 +54,7 @@ function addSend(app: RestApp, { runs, openStream }: DialectDeps & { openStream:
       request_key: requestKeyOf(request, request_key),
       config,
       on_disconnect,
+      webhook,
     };
   }
 
@@ -88,7 +89,7 @@ function addAnswer(app: RestApp, { runs, openStream }: DialectDeps & { openStrea
     schema: { summary: 'Answer open interrupts', description, params: idParams, body: answerBody, response: started },
     handler: async (request, reply) => {
       const client = watchClient(reply);
-      const { interrupts, request_key, config, on_disconnect } = request.body;
+      const { interrupts, request_key, config, on_disconnect, webhook } = request.body;
       const admitted = await runs.answer({
         owner: request.principal.owner,
         thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
@@ -96,6 +97,7 @@ function addAnswer(app: RestApp, { runs, openStream }: DialectDeps & { openStrea
         request_key: requestKeyOf(request, request_key),
         config,
         on_disconnect,
+        webhook,
       });
       return answerStarted({ runs, openStream, request, reply, client, admitted });
     },
@@ -115,13 +117,14 @@ function addRetry(app: RestApp, { runs, openStream }: DialectDeps & { openStream
     },
     handler: async (request, reply) => {
       const client = watchClient(reply);
-      const { request_key, config, on_disconnect } = request.body ?? {};
+      const { request_key, config, on_disconnect, webhook } = request.body ?? {};
       const admitted = await runs.rerun({
         owner: request.principal.owner,
         thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
         request_key: requestKeyOf(request, request_key),
         config,
         on_disconnect,
+        webhook,
       });
       return answerStarted({ runs, openStream, request, reply, client, admitted });
     },

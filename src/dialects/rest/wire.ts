@@ -78,12 +78,19 @@ export const threadDeleteQuery = z.strictObject({
   force: flag.optional().describe('Stop a live run first, instead of answering 409.'),
 });
 
+const webhook = z
+  .string()
+  .min(1)
+  .max(2048)
+  .describe('An http or https URL that is told of the end of the run, signed, at least once.');
+
 export const messageBody = z.strictObject({
   content,
   graph: z.string().min(1).optional(),
   request_key: requestKey.optional(),
   config: config.optional(),
   on_disconnect: onDisconnect.optional(),
+  webhook: webhook.optional(),
 });
 
 export const answerBody = z.strictObject({
@@ -93,6 +100,7 @@ export const answerBody = z.strictObject({
   request_key: requestKey.optional(),
   config: config.optional(),
   on_disconnect: onDisconnect.optional(),
+  webhook: webhook.optional(),
 });
 
 export const retryBody = z
@@ -100,6 +108,7 @@ export const retryBody = z
     request_key: requestKey.optional(),
     config: config.optional().describe('Default: that of the first try.'),
     on_disconnect: onDisconnect.optional(),
+    webhook: webhook.optional(),
   })
   .nullish();
 
@@ -111,6 +120,12 @@ export const streamQuery = z.strictObject({
     .describe('The id of the last frame received; wins over the `Last-Event-ID` header. Default: from the start.'),
 });
 
+export const deliveriesQuery = z.strictObject({
+  status: z.enum(['pending', 'delivered', 'dead']).optional(),
+  limit: z.coerce.number().int().min(1).max(100).default(20),
+  cursor: z.string().optional(),
+});
+
 export const cancelQuery = z.strictObject({
   run_id: z.string().optional().describe('Default: the live run of the thread.'),
   wait: flag.optional().describe('Answer when the run has ended.'),
@@ -119,10 +134,16 @@ export const cancelQuery = z.strictObject({
 export const idParams = z.object({ id: z.string().describe('A UUID.') });
 
 /** The id, in lower case. What is no UUID names nothing: @throws RunledgerError `code` */
-export function uuidOr(code: Extract<RefusalCode, 'THREAD_NOT_FOUND' | 'RUN_NOT_FOUND'>, id: string): string {
+export function uuidOr(code: keyof typeof ABSENT, id: string): string {
   if (/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id)) return id.toLowerCase();
-  throw new RunledgerError(code, code === 'RUN_NOT_FOUND' ? 'There is no such run.' : 'There is no such thread.');
+  throw new RunledgerError(code, ABSENT[code]);
 }
+
+const ABSENT = {
+  THREAD_NOT_FOUND: 'There is no such thread.',
+  RUN_NOT_FOUND: 'There is no such run.',
+  DELIVERY_NOT_FOUND: 'There is no such delivery.',
+} as const satisfies { [code in RefusalCode]?: string };
 
 /**
  * Where a reader continues. The query wins over the header; an empty one counts as none; none is BEFORE_START.
