@@ -169,6 +169,28 @@ test('flushed in the middle: viewers that follow miss nothing, one from the star
   expect(late.received[0]).toBe('gap');
 });
 
+test('a log that is gone is lost for those who follow from elsewhere, not for viewers of a run executed here', async () => {
+  const server = await redisServer();
+  const options = { tailCheckMs: 100 };
+  const [one, two] = [await node(server.url, options), await node(server.url, options)];
+  const [here, elsewhere] = [randomUUID(), randomUUID()];
+  const [run, foreign] = [one.writer.open(here, 1, noFence), two.writer.open(elsewhere, 1, noFence)];
+  const [local, remote] = [await read(one, here), await read(one, elsewhere)];
+  for (const writer of [run, foreign]) {
+    writeHead(writer);
+    await writer.flush(2_000);
+  }
+  await until(() => local.entries.length === 1 && remote.entries.length === 1, { message: 'both to be read' });
+  await two.redis.commands.flushall();
+  // Both are checked by the same process, the local one first.
+  await until(() => remote.received.includes('lost'), { message: 'the remote log to be found lost' });
+  expect(local.received).toHaveLength(1);
+  writeHead(run);
+  await run.flush(2_000);
+  await atEnd(local, run);
+  expect(local.gaps).toBe(0);
+});
+
 test('an outage longer than the ring: the oldest are given up, that is a gap, and the run never waits', async () => {
   const server = await redisServer();
   const bound = 64 * 1024;
