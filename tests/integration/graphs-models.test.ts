@@ -202,11 +202,11 @@ describe('a model that goes silent', () => {
   });
 
   test('a call that takes too long in all', async () => {
-    const endless: Step[] = Array.from({ length: 500 }, (): Step[] => [
-      { do: 'delay', ms: 10 },
+    const endless: Step[] = Array.from({ length: 1_000 }, (): Step[] => [
       { do: 'text', text: 'x' },
+      { do: 'delay', ms: 20 },
     ]).flat();
-    const { run } = await answerTo(steps(...endless), { chunkTimeoutMs: 5_000, callTimeoutMs: 200 });
+    const { run } = await answerTo(steps(...endless), { chunkTimeoutMs: 15_000, callTimeoutMs: 2_000 });
     expect(classify(run.error, run.translator.fromModel).code).toBe('MODEL_TIMEOUT');
     expect((await model.waitForEnd(await model.waitForCall(1))).aborted).toBe(true);
     // What was streamed is known, and known to be unfinished.
