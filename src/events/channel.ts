@@ -21,7 +21,11 @@ export interface Channel {
   floorEpoch: number;
   /** Everything up to here was delivered by this process' own writer. */
   fedThrough: Cursor;
-  /** Checks in a row that found the log behind what was seen. */
+  /** Where the log ended when it was last looked at. */
+  end: Cursor;
+  /** Since then something was published that lies after that end: its writer lives, and the log may only be full. */
+  heard: boolean;
+  /** Looks in a row that found the log behind what was seen. */
   behind: number;
   /** How often the log was found to be lost, and where it ended then. */
   losses: number;
@@ -55,6 +59,8 @@ export function createChannel(deps: { runId: string; log: EventLog; logger: Logg
     asked: BEFORE_START,
     floorEpoch: 0,
     fedThrough: BEFORE_START,
+    end: BEFORE_START,
+    heard: false,
     behind: 0,
     losses: 0,
     lostAt: BEFORE_START,
@@ -77,6 +83,7 @@ export function isFedHere(channel: Channel): boolean {
 /** Takes what is new, in order of cursors; everything else is a repetition or comes from a writer whose epoch is over. */
 export function accept(channel: Channel, entry: LogEntry, source: Source): void {
   if (source === 'delivered') channel.fedThrough = Math.max(channel.fedThrough, entry.cursor);
+  if (source === 'published' && entry.cursor > channel.end) channel.heard = true;
   if (channel.closed || entry.cursor <= channel.tail) return;
   if (source !== 'checked' && epochOf(entry.cursor) < channel.floorEpoch) return;
   const seen = parse(channel, entry);
@@ -208,8 +215,12 @@ async function check(channel: Channel): Promise<void> {
   if (channel.closed) return;
   const end = last?.cursor ?? BEFORE_START;
   if (last !== null) accept(channel, last, 'checked');
-  const front = Math.max(channel.tail, channel.asked);
-  if (end >= front || (isFedHere(channel) && channel.fedThrough >= channel.asked)) {
+  const { heard } = channel;
+  channel.end = end;
+  channel.heard = false;
+  const viewerIsAhead = channel.asked > channel.tail;
+  const logIsBehind = end < channel.tail && !heard && !isFedHere(channel);
+  if (!viewerIsAhead && !logIsBehind) {
     channel.behind = 0;
     return;
   }

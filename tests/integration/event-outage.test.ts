@@ -296,8 +296,15 @@ test('Redis out of memory: the run is detached, remote viewers go on by publicat
   await two.redis.commands.call('CONFIG', 'SET', 'maxmemory', '1');
   const during = local.entries.length;
   await until(() => local.entries.length > during + 50, { message: 'the local viewer to go on' });
+  await until(() => remote.last >= during + 50, { message: 'the remote viewer to go on' });
+  let text = await model.stop();
+  // The log is behind what the remote viewer has seen, for several looks at it, and yet not lost.
+  const ahead = await read(two, randomUUID(), 900);
+  await until(() => ahead.received.includes('lost'), { message: 'several looks at the end of the log' });
   await two.redis.commands.call('CONFIG', 'SET', 'maxmemory', '0');
-  const text = await model.stop();
+  const again = startModel(run);
+  await until(() => remote.last > during + 70, { message: 'the run to go on in the log' });
+  text += await again.stop();
   await run.flush(5_000);
   for (const reading of [local, remote]) {
     await atEnd(reading, run);
