@@ -2,7 +2,9 @@
 import type { Logger } from 'pino';
 import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
 import { type ExecuteDeps, type Execution, execute } from './execute.ts';
+import { failure } from './failures.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
+import { emptyOutcome, type Outcome } from './outcome.ts';
 import { handBack, type PutBackDeps } from './put-back.ts';
 import type { Run } from './run.ts';
 import { stopOf } from './stop.ts';
@@ -44,7 +46,13 @@ export async function carryOut(deps: CarryOutDeps, claimed: Claimed): Promise<vo
 async function storeEnd(deps: CarryOutDeps, claimed: Claimed, { outcome, given }: Execution): Promise<void> {
   const { run } = claimed;
   const by = { owner: true, epoch: run.epoch, given } as const;
-  const result = await untilKnown(deps, claimed, () => finalize(deps.finalize, run.id, by, outcome));
+  const store = (end: Outcome) => untilKnown(deps, claimed, () => finalize(deps.finalize, run.id, by, end));
+  const result = await store(outcome).catch((error: unknown) => {
+    if (stopOf(claimed.abort.signal) === 'lost') throw error;
+    // Postgres refuses what the graph made of its end. Executed again it would make the same, for ever.
+    deps.logger.error({ err: error, runId: run.id }, 'end cannot be stored as it is; the run fails instead');
+    return store(emptyOutcome('failed', { error: failure('INTERNAL') }));
+  });
   if (result.applied) return;
   deps.logger.warn({ runId: run.id, epoch: run.epoch }, 'end not stored: the run has changed hands');
 }

@@ -4,6 +4,7 @@ import type { JsonObject } from '#src/events/event.ts';
 import type { RunWriter } from '#src/events/writer.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
+import { eachPart } from '#src/graphs/parts.ts';
 import { answerInState } from '#src/graphs/state-answer.ts';
 import type { RunTranslator } from '#src/graphs/translate.ts';
 import type { Pool } from '#src/postgres/pool.ts';
@@ -45,7 +46,8 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
   };
   const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
   signal.throwIfAborted();
-  const stream = await graph.stream(parts.continues ? null : await inputOf(deps.pool, run), {
+  const input = parts.continues ? null : await inputOf(deps.pool, run);
+  const options = {
     configurable,
     metadata: { ...run.config.metadata, run_id: run.id, thread_id: run.thread_id, graph_id: run.graph_id },
     ...(run.config.tags === undefined ? {} : { tags: run.config.tags }),
@@ -54,13 +56,11 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     subgraphs: true,
     durability: 'sync',
     callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
-    signal,
-  });
-  for await (const part of stream) {
+  };
+  await eachPart(graph, input, options, signal, (part) => {
     translator.part(part);
-    const room = writer.room();
-    if (room !== undefined) await untilAborted(room, signal);
-  }
+    return writer.room();
+  });
   if (!parts.continues || translator.answer() !== null) return null;
   return answerInState(await graph.getState({ configurable: { thread_id: run.lineage_id } }));
 }
@@ -73,13 +73,4 @@ async function inputOf(pool: Pool, run: Run): Promise<unknown> {
   const past = await transcriptBefore(pool, run.thread_id, run.turn_id);
   const { messages } = run.input as { messages: JsonObject[] };
   return { messages: [...past, ...messages] };
-}
-
-function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onAbort = (): void => reject(signal.reason);
-    if (signal.aborted) return onAbort();
-    signal.addEventListener('abort', onAbort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
-  });
 }

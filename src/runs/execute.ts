@@ -7,6 +7,7 @@ import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
 import { closeLineage } from '#src/graphs/closing.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
+import type { Told } from '#src/graphs/told.ts';
 import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
@@ -17,7 +18,7 @@ import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { Stop, stopOf } from './stop.ts';
-import { droppedOf, needsRepair, progressOf, readPast } from './takeover.ts';
+import { needsRepair, progressOf, readPast, reconcile } from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -100,6 +101,8 @@ interface Begun {
   continues: boolean;
   /** A former epoch left a checkpoint. */
   own: boolean;
+  /** What clients were told by former epochs; null when it is not known, or there was none. */
+  told: Told | null;
 }
 
 /** The first entry of this epoch: the run begins, or a run of another worker goes on. */
@@ -108,19 +111,21 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
     await repairBefore(deps, run, saver);
-    return { usage: null, continues: false, own: false };
+    return { usage: null, continues: false, own: false, told: null };
   }
   const past = await readPast(deps.log, run, deps.logger);
   const { checkpointId, continues, own } = await progressOf(deps.pool, run);
-  writer.write({
-    type: 'run.taken_over',
-    ...who,
-    takeover: run.takeovers,
-    checkpoint_id: checkpointId,
-    after: past.after,
-    dropped: await droppedOf(saver, run, past.shown),
-  });
-  return { usage: past.usage, continues, own };
+  const { dropped, retold } = await reconcile(saver, run, past);
+  const { after, told, usage } = past;
+  const events = [
+    { type: 'run.taken_over', ...who, takeover: run.takeovers, checkpoint_id: checkpointId, after, dropped } as const,
+    ...retold,
+  ];
+  for (const event of events) {
+    writer.write(event);
+    told?.note(event);
+  }
+  return { usage, continues, own, told };
 }
 
 interface Parts {
@@ -135,6 +140,7 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
   const translator = createTranslator({
     write: (event) => writer.write(event),
     continued: past.continues || run.command !== null,
+    ...(past.told === null ? {} : { told: past.told }),
   });
   const ending = (end: Outcome): Ending => ({
     ...end,

@@ -12,11 +12,12 @@
 import type { Logger } from 'pino';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
+import { planPrune, type StoredCheckpoint, type StoredLineage } from './sweep-plan.ts';
 import { eachRow } from './sweep-rows.ts';
 
 /** Lineages looked at by one statement, and checkpoints removed by one transaction. */
 const SLICE = 500;
-const BATCH = 1_000;
+const BATCH = 5_000;
 
 const QUIET = `
   not exists (
@@ -77,28 +78,58 @@ const LOCK = `
 const STILL_QUIET = `select 1 from lineages l where l.id = $1::uuid and ${QUIET}`;
 
 /** Returns how many were removed; fewer than BATCH means that the lineage is done, or is left to another time. */
-async function pruneBatch(tx: Tx, lineage: Lineage, keep: number): Promise<number> {
-  const locked = await tx.query(LOCK, [lineage.thread_id]);
+async function pruneBatch(tx: Tx, { id, thread_id }: Lineage, keep: number): Promise<number> {
+  const locked = await tx.query(LOCK, [thread_id]);
   if (locked.rows.length === 0) return 0;
-  const quiet = await tx.query(STILL_QUIET, [lineage.id]);
+  const quiet = await tx.query(STILL_QUIET, [id]);
   if (quiet.rows.length === 0) return 0;
-  const kept = await keptOf(tx, lineage.id, keep);
-  const { rowCount } = await tx.query(REMOVE, [lineage.id, kept, BATCH]);
-  const removed = rowCount ?? 0;
-  if (removed < BATCH) {
-    await tx.query(REMOVE_BLOBS, [lineage.id]);
-    await tx.query(REMOVE_SUBGRAPHS, [lineage.id]);
-    await tx.query(MARK, [lineage.id, keep]);
-  }
-  return removed;
+  const stored = await readLineage(tx, id);
+  const pinned = await tx.query<{ id: string }>(PINNED, [id]);
+  const newest = stored.checkpoints.slice(0, keep);
+  const plan = planPrune(
+    stored,
+    [...newest, ...pinned.rows].map((row) => row.id),
+  );
+  // Newest first: if it takes several transactions, whatever is left in between still has its ancestors.
+  const batch = plan.checkpoints.slice(0, BATCH);
+  await tx.query(REMOVE_WRITES, [id, batch]);
+  await tx.query(REMOVE_CHECKPOINTS, [id, batch]);
+  if (plan.checkpoints.length > BATCH) return BATCH;
+  await tx.query(REMOVE_BLOBS, [
+    id,
+    plan.blobs.map(({ channel }) => channel),
+    plan.blobs.map(({ version }) => version),
+  ]);
+  const removed = new Set(batch);
+  const left = stored.checkpoints.flatMap((checkpoint) => (removed.has(checkpoint.id) ? [] : [checkpoint.id]));
+  await removeSubgraphs(tx, id, new Set(left));
+  await tx.query(MARK, [id, Math.max(left.length - keep, 0)]);
+  return batch.length;
 }
 
-const ROOTS = `
-  (select checkpoint_id from checkpoints where thread_id = $1::text and checkpoint_ns = '' order by seq desc limit $2)
+const CHECKPOINTS = `
+  select checkpoint_id as id, parent_checkpoint_id as parent, coalesce((checkpoint ->> 'v')::numeric, 0) < 4 as old_format,
+         coalesce(
+           (select jsonb_object_agg(v.key, v.value) from jsonb_each_text(checkpoint -> 'channel_versions') v),
+           '{}'::jsonb) as versions
+  from checkpoints where thread_id = $1 and checkpoint_ns = '' order by seq desc`;
+const BLOBS = `
+  select channel, version, type <> 'empty' as holds_value
+  from checkpoint_blobs where thread_id = $1 and checkpoint_ns = ''`;
+const WRITES = `
+  select distinct checkpoint_id, channel from checkpoint_writes where thread_id = $1 and checkpoint_ns = ''`;
+
+async function readLineage(tx: Tx, id: string): Promise<StoredLineage> {
+  const checkpoints = await tx.query<StoredCheckpoint>(CHECKPOINTS, [id]);
+  const blobs = await tx.query<StoredLineage['blobs'][number]>(BLOBS, [id]);
+  const writes = await tx.query<StoredLineage['writes'][number]>(WRITES, [id]);
+  return { checkpoints: checkpoints.rows, blobs: blobs.rows, writes: writes.rows };
+}
+
+// The tip, and where a rerun of the latest turn or of the latest run starts.
+const PINNED = `
+  select tip_checkpoint_id as id from lineages where id = $1::uuid and tip_checkpoint_id <> ''
   union
-  select tip_checkpoint_id from lineages where id = $1::uuid and tip_checkpoint_id <> ''
-  union
-  -- a rerun of the latest turn starts there
   select r.base_checkpoint_id from runs r
   where r.lineage_id = $1::uuid and r.base_checkpoint_id <> ''
     and (r.ordinal = (select max(x.ordinal) from runs x where x.lineage_id = $1::uuid and x.kind <> 'edit')
@@ -106,101 +137,33 @@ const ROOTS = `
            select t.id from turns t join lineages l on l.thread_id = t.thread_id
            where l.id = $1::uuid order by t.ordinal desc limit 1))`;
 
-const STORED = `
-  exists (
-    select 1 from checkpoint_blobs b
-    where b.thread_id = $1::text and b.checkpoint_ns = '' and b.channel = c.channel
-      and b.version = x.checkpoint -> 'channel_versions' ->> c.channel and b.type <> 'empty')`;
-
-// Walks from each kept checkpoint, for each channel it stores no value of, up to the ancestor that does. Where writes to
-// the channel are met on the way, the channel is rebuilt from them, and the whole way is needed. Names that begin with
-// __ and are no channel are LangGraph's own marks (errors, interrupts, answers).
-const NEEDED = `
-  with recursive channels as materialized (
-    select distinct channel from checkpoint_writes where thread_id = $1::text and checkpoint_ns = ''),
-  walk as (
-    select p.checkpoint_id, c.channel
-    from checkpoints x
-    cross join channels c
-    join checkpoints p on p.thread_id = $1::text and p.checkpoint_ns = '' and p.checkpoint_id = x.parent_checkpoint_id
-    where x.thread_id = $1::text and x.checkpoint_ns = '' and x.checkpoint_id = any($2::text[])
-      and (left(c.channel, 2) <> '__' or x.checkpoint -> 'channel_versions' ? c.channel)
-      and not ${STORED}
-    union
-    select p.checkpoint_id, c.channel
-    from walk c
-    join checkpoints x on x.thread_id = $1::text and x.checkpoint_ns = '' and x.checkpoint_id = c.checkpoint_id
-    join checkpoints p on p.thread_id = $1::text and p.checkpoint_ns = '' and p.checkpoint_id = x.parent_checkpoint_id
-    where not ${STORED}),
-  rebuilt as materialized (
-    select distinct walk.channel
-    from walk
-    join checkpoint_writes w
-      on w.thread_id = $1::text and w.checkpoint_ns = '' and w.checkpoint_id = walk.checkpoint_id
-     and w.channel = walk.channel)
-  select walk.checkpoint_id from walk join rebuilt using (channel) where walk.checkpoint_id <> all ($2::text[])
-  union
-  -- checkpoints of format 3 and older find their pending sends in their parent's writes
-  select p.checkpoint_id
-  from checkpoints x
-  join checkpoints p on p.thread_id = $1::text and p.checkpoint_ns = '' and p.checkpoint_id = x.parent_checkpoint_id
-  where x.thread_id = $1::text and x.checkpoint_ns = '' and x.checkpoint_id = any($2::text[])
-    and coalesce((x.checkpoint ->> 'v')::numeric, 0) < 4 and p.checkpoint_id <> all ($2::text[])`;
-
-/** Ids to keep. What is kept because others need it can be read too, so it needs its own ancestors: repeated until none is added. */
-async function keptOf(tx: Tx, lineageId: string, keep: number): Promise<string[]> {
-  const roots = await tx.query<{ checkpoint_id: string }>(ROOTS, [lineageId, keep]);
-  const kept = roots.rows.map((row) => row.checkpoint_id);
-  for (;;) {
-    const { rows } = await tx.query<{ checkpoint_id: string }>(NEEDED, [lineageId, kept]);
-    if (rows.length === 0) return kept;
-    kept.push(...rows.map((row) => row.checkpoint_id));
-  }
-}
-
-// Newest first: if it takes several transactions, whatever is left in between still has its ancestors.
-const REMOVE = `
-  with old as materialized (
-    select checkpoint_id from checkpoints
-    where thread_id = $1::text and checkpoint_ns = '' and checkpoint_id <> all ($2::text[])
-    order by seq desc
-    limit $3),
-  writes as (
-    delete from checkpoint_writes w using old
-    where w.thread_id = $1::text and w.checkpoint_ns = '' and w.checkpoint_id = old.checkpoint_id)
-  delete from checkpoints c using old
-  where c.thread_id = $1::text and c.checkpoint_ns = '' and c.checkpoint_id = old.checkpoint_id`;
-
+const REMOVE_WRITES = `
+  delete from checkpoint_writes where thread_id = $1 and checkpoint_ns = '' and checkpoint_id = any($2::text[])`;
+const REMOVE_CHECKPOINTS = `
+  delete from checkpoints where thread_id = $1 and checkpoint_ns = '' and checkpoint_id = any($2::text[])`;
 const REMOVE_BLOBS = `
-  with used as materialized (
-    select distinct v.key as channel, v.value as version
-    from checkpoints c
-    cross join lateral jsonb_each_text(c.checkpoint -> 'channel_versions') v
-    where c.thread_id = $1::text and c.checkpoint_ns = '')
   delete from checkpoint_blobs b
-  where b.thread_id = $1::text and b.checkpoint_ns = ''
-    and not exists (select 1 from used where used.channel = b.channel and used.version = b.version)`;
+  using unnest($2::text[], $3::text[]) as unused(channel, version)
+  where b.thread_id = $1 and b.checkpoint_ns = '' and b.channel = unused.channel and b.version = unused.version`;
 
-// A namespace with a colon belongs to one task of one checkpoint; it goes when none of its checkpoints has that any more.
-const REMOVE_SUBGRAPHS = `
-  with gone as materialized (
-    select c.checkpoint_ns
-    from checkpoints c
-    where c.thread_id = $1::text and c.checkpoint_ns like '%:%'
-    group by c.checkpoint_ns
-    having bool_and(
-      coalesce(c.metadata -> 'parents' ? '', false)
-      and not exists (
-        select 1 from checkpoints r
-        where r.thread_id = $1::text and r.checkpoint_ns = '' and r.checkpoint_id = c.metadata -> 'parents' ->> ''))),
-  writes as (delete from checkpoint_writes w using gone where w.thread_id = $1::text and w.checkpoint_ns = gone.checkpoint_ns),
-  blobs as (delete from checkpoint_blobs b using gone where b.thread_id = $1::text and b.checkpoint_ns = gone.checkpoint_ns)
-  delete from checkpoints c using gone where c.thread_id = $1::text and c.checkpoint_ns = gone.checkpoint_ns`;
+const SUBGRAPHS = `
+  select distinct checkpoint_ns as ns, metadata -> 'parents' ->> '' as root
+  from checkpoints where thread_id = $1 and checkpoint_ns like '%:%'`;
+const REMOVE_NAMESPACES = ['checkpoint_writes', 'checkpoint_blobs', 'checkpoints'].map(
+  (table) => `delete from ${table} where thread_id = $1 and checkpoint_ns = any($2::text[])`,
+);
+
+/** A namespace with a colon belongs to a task of a root checkpoint; it goes when none of its checkpoints has that any more. */
+async function removeSubgraphs(tx: Tx, id: string, roots: ReadonlySet<string>): Promise<void> {
+  const { rows } = await tx.query<{ ns: string; root: string | null }>(SUBGRAPHS, [id]);
+  const held = new Set(rows.flatMap(({ ns, root }) => (root === null || roots.has(root) ? [ns] : [])));
+  const gone = rows.flatMap(({ ns }) => (held.has(ns) ? [] : [ns]));
+  if (gone.length === 0) return;
+  for (const statement of REMOVE_NAMESPACES) await tx.query(statement, [id, gone]);
+}
 
 const MARK = `
   update lineages
-  set pruned_seq = left_over.seq, kept_extra = greatest(left_over.count - $2, 0)
-  from (
-    select coalesce(max(seq), 0) as seq, count(*)::int as count
-    from checkpoints where thread_id = $1::text and checkpoint_ns = '') left_over
+  set kept_extra = $2, pruned_seq = coalesce(
+    (select c.seq from checkpoints c where c.thread_id = $1::text and c.checkpoint_ns = '' order by c.seq desc limit 1), 0)
   where id = $1::uuid`;

@@ -5,10 +5,12 @@
 import type { Logger } from 'pino';
 import { decodeEvent } from '#src/events/codec.ts';
 import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
-import type { Usage } from '#src/events/event.ts';
+import type { RunEvent, Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
-import { storedMessageIds } from '#src/graphs/stored-messages.ts';
+import { messageFields, toolCalls } from '#src/graphs/message-fields.ts';
+import { storedMessages } from '#src/graphs/stored-messages.ts';
+import { createTold, type Told } from '#src/graphs/told.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Queryable } from '#src/postgres/pool.ts';
 import type { Run } from './run.ts';
@@ -19,6 +21,8 @@ export interface Past {
   after: Cursor;
   /** AI messages shown so far: id -> namespace. */
   shown: Map<string, string[]>;
+  /** What clients were told; null when the log could not be read. */
+  told: Told | null;
   usage: Usage | null;
 }
 
@@ -29,13 +33,15 @@ const PAGE = 1_000;
  * highest id they can have given out, so that every reader resyncs.
  */
 export async function readPast(log: EventLog, run: Run, logger: Logger): Promise<Past> {
-  const past: Past = { after: BEFORE_START, shown: new Map(), usage: null };
+  const told = createTold();
+  const past: Past = { after: BEFORE_START, shown: new Map(), told, usage: null };
   try {
     for (;;) {
       const { entries } = await log.read(run.id, past.after, PAGE);
       for (const entry of entries) {
         past.after = entry.cursor;
         const event = decodeEvent(entry.payload);
+        if (event !== null) told.note(event);
         if (event?.type === 'message.head' || event?.type === 'message.whole') {
           if (event.message.type === 'ai') past.shown.set(event.message.id, event.ns);
         } else if (event?.type === 'run.usage') {
@@ -46,16 +52,38 @@ export async function readPast(log: EventLog, run: Run, logger: Logger): Promise
     }
   } catch (error) {
     logger.warn({ err: error, runId: run.id }, 'past of a taken-over run not readable; its readers resync');
-    return { ...past, after: cursorOf(run.epoch, 0) - 1 };
+    return { ...past, told: null, after: cursorOf(run.epoch, 0) - 1 };
   }
 }
 
-/** Messages that were shown but are in neither the checkpoints nor their pending writes: clients forget them. */
-export async function droppedOf(saver: RunSaver, run: Run, shown: Past['shown']): Promise<string[]> {
-  if (shown.size === 0) return [];
-  const namespaces = new Set(['', ...[...shown.values()].map((ns) => ns.join('|'))]);
-  const stored = await storedMessageIds(saver.saver, run.lineage_id, [...namespaces]);
-  return [...shown.keys()].filter((id) => !stored.has(id));
+/** What clients must forget, and what they are then told anew because the checkpoints hold it. */
+export interface Reconciled {
+  dropped: string[];
+  retold: Exclude<RunEvent, { type: 'run.sealed' }>[];
+}
+
+/**
+ * Compares what was shown with what is stored. Forgotten is what is in neither the checkpoints nor their pending writes,
+ * and what was shown without its end: the last of its text may not have reached the log. Of that, what a checkpoint holds
+ * is told whole; what only pending writes hold LangGraph repeats itself.
+ */
+export async function reconcile(saver: RunSaver, run: Run, past: Past): Promise<Reconciled> {
+  if (past.shown.size === 0) return { dropped: [], retold: [] };
+  const namespaces = new Set(['', ...[...past.shown.values()].map((ns) => ns.join('|'))]);
+  const stored = await storedMessages(saver.saver, run.lineage_id, [...namespaces]);
+  const cut = new Set(past.told?.unfinished() ?? []);
+  const dropped = [...past.shown.keys()].filter((id) => !stored.has(id) || cut.has(id));
+  const retold = dropped.flatMap((id): Reconciled['retold'] => {
+    const kept = stored.get(id);
+    if (kept === undefined || kept.pending) return [];
+    const ns = past.shown.get(id) ?? [];
+    const calls = toolCalls(kept.message);
+    const whole = { type: 'message.whole', ns, message: messageFields(kept.message), metadata: {} } as const;
+    return calls.length === 0
+      ? [whole]
+      : [whole, { type: 'message.tool_calls', ns, message_id: id, tool_calls: calls }];
+  });
+  return { dropped, retold };
 }
 
 const PROGRESS = `
