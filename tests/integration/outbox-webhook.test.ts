@@ -190,7 +190,10 @@ describe('an answer', () => {
     const stop = new AbortController();
     const target = await receiver(() => stop.abort());
     const handler = createWebhookHandler({ secret: SECRET, allowPrivate: true, timeoutMs: 20_000 });
-    expect(await handler(deliveryTo(target.url), stop.signal)).toMatchObject({ outcome: 'retry' });
+    expect(await handler(deliveryTo(target.url), stop.signal)).toEqual({
+      outcome: 'retry',
+      error: 'the connection failed (ABORT_ERR)',
+    });
   });
 });
 

@@ -9,6 +9,7 @@ import { createPruner } from '#src/runs/sweep-checkpoints.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
 import { silent, testPool } from '#tests/support/pools.ts';
+import { until } from '#tests/support/until.ts';
 
 let database: TestDatabase;
 let pool: Pool;
@@ -277,6 +278,76 @@ describe('left alone', () => {
   });
 });
 
+/** Bare rows, one after the other, without a graph. */
+async function bareThread(count: number, format: number): Promise<string> {
+  const run = await insertRunningRun(pool);
+  await pool.query(
+    `insert into checkpoints (thread_id, checkpoint_id, parent_checkpoint_id, checkpoint)
+     select $1, to_char(n, 'FM00000'), to_char(n - 1, 'FM00000'), jsonb_build_object('v', $3::int, 'channel_versions', '{}'::jsonb)
+     from generate_series(1, $2::int) n`,
+    [run.threadId, count, format],
+  );
+  await endRun(pool, run);
+  return run.threadId;
+}
+
+test('a run that comes between the look and its lineage’s turn keeps it from being pruned', async () => {
+  const threads = [await bareThread(5, 4), await bareThread(5, 4)].sort();
+  const [first = '', second = ''] = threads;
+  const holder = await pool.connect();
+  try {
+    await holder.query('begin');
+    await holder.query('select 1 from checkpoints where thread_id = $1 for update', [first]);
+    const pruned = prune(2);
+    await until(
+      async () => (await pool.query(`select 1 from pg_stat_activity where wait_event_type = 'Lock'`)).rows.length > 0,
+      { message: 'the first lineage to be waited for' },
+    );
+    const run = await insertRunningRun(pool, { threadId: second, ordinal: 2 });
+    await holder.query('rollback');
+    expect(await pruned).toBe(3);
+    expect(await idsOf(first)).toHaveLength(2);
+    expect(await idsOf(second)).toHaveLength(5);
+    await endRun(pool, run);
+  } finally {
+    holder.release();
+  }
+});
+
+test('thousands are removed in one go, the newest first', async () => {
+  const threadId = await bareThread(12_003, 4);
+  // Seen by a trigger: at no time is there one whose parent is gone while it should still be there.
+  await pool.query(`
+    create function orphans() returns trigger language plpgsql as $$
+    begin
+      if exists (
+        select 1 from checkpoints c
+        where c.checkpoint_id < '12001' and c.checkpoint_id > '00001'
+          and not exists (select 1 from checkpoints p where p.checkpoint_id = c.parent_checkpoint_id)) then
+        raise exception 'a checkpoint lost its parent before it went itself';
+      end if;
+      return null;
+    end $$`);
+  await pool.query('create trigger orphans after delete on checkpoints for each statement execute function orphans()');
+  try {
+    expect(await prune(3)).toBe(12_000);
+  } finally {
+    await pool.query('drop function orphans cascade');
+  }
+  expect(await idsOf(threadId)).toEqual(['12003', '12002', '12001']);
+});
+
+test('checkpoints of an old format keep their parents, which hold what they are to send', async () => {
+  const threadId = await bareThread(4, 3);
+  expect(await prune(1)).toBe(0);
+  await pool.query(
+    `update checkpoints set checkpoint = jsonb_set(checkpoint, '{v}', '4') where checkpoint_id = '00003'`,
+  );
+  await pool.query('update lineages set pruned_seq = 0, kept_extra = 0');
+  expect(await prune(1)).toBe(2);
+  expect(await idsOf(threadId)).toEqual(['00004', '00003']);
+});
+
 describe('subgraphs', () => {
   const Inner = Annotation.Root({ stored: Annotation<string[]>({ reducer: append, default: () => [] }) });
   function nested(saver: BaseCheckpointSaver, persistent: boolean) {
@@ -307,14 +378,21 @@ describe('subgraphs', () => {
     if (threadId === undefined) throw new Error('no run was made');
     const before = await namespaces(threadId);
     expect(before).toHaveLength(4);
+    // One of which nothing says what it belongs to.
+    const [unknown = ''] = before;
+    await pool.query(
+      `insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, checkpoint, metadata) values ($1, $2, 'x', '{}', '{}')`,
+      [threadId, unknown],
+    );
+    const left = [unknown, ...before.slice(-1)];
     const pending = await nested(reader(), false).getState(at(threadId), { subgraphs: true });
     await prune(1);
-    expect(await namespaces(threadId)).toEqual(before.slice(-1));
+    expect(new Set(await namespaces(threadId))).toEqual(new Set(left));
     for (const table of ['checkpoint_writes', 'checkpoint_blobs']) {
       const { rows } = await pool.query(`select distinct checkpoint_ns as ns from ${table} where thread_id = $1`, [
         threadId,
       ]);
-      expect(new Set(rows.map((row) => row.ns))).toEqual(new Set(['', ...before.slice(-1)]));
+      expect(new Set(rows.map((row) => row.ns))).toEqual(new Set(['', ...left]));
     }
     expect(await nested(reader(), false).getState(at(threadId), { subgraphs: true })).toEqual(pending);
   });
