@@ -19,6 +19,7 @@ const graphs = {
   throwing: `${endings}:throwing`,
   noGraph: `${endings}:noGraph`,
   endless: `${endings}:endless`,
+  unstorable: `${endings}:unstorable`,
   waiting: `${endings}:waiting`,
   asking: `${endings}:asking`,
 };
@@ -144,6 +145,7 @@ const ENDINGS: Ending[] = [
     code: 'RECURSION_LIMIT',
     answer: { content: 'again', partial: true },
   },
+  { name: 'an end that Postgres refuses', graph: 'unstorable', status: 'failed', code: 'INTERNAL' },
   { name: 'run timeout', graph: 'waiting', status: 'failed', code: 'RUN_TIMEOUT' },
   { name: 'model refuses', graph: 'chat', status: 'failed', code: 'MODEL_REJECTED' },
   { name: 'model does not know us', graph: 'chat', status: 'failed', code: 'MODEL_AUTH' },

@@ -1,6 +1,6 @@
 /** One graph for every way a run can end, beside those that only a model or a person can cause. */
 import { AIMessage } from '@langchain/core/messages';
-import { END, interrupt, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
+import { END, GraphInterrupt, interrupt, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
 import type { GraphConfig, GraphRuntime } from '#src/graphs/registry.ts';
 
 /** Its text must reach no client. */
@@ -20,6 +20,13 @@ export const endless = new StateGraph(MessagesAnnotation)
   .addNode('again', () => ({ messages: [new AIMessage('again')] }))
   .addEdge(START, 'again')
   .addEdge('again', 'again');
+
+/** Ends in a way that no database takes: a question under an id with a NUL. */
+export const unstorable = new StateGraph(MessagesAnnotation)
+  .addNode('asks', () => {
+    throw new GraphInterrupt([{ id: 'a\0b', value: 'sure?' }]);
+  })
+  .addEdge(START, 'asks');
 
 /** Waits for the run's signal and for nothing else. */
 export const waiting = new StateGraph(MessagesAnnotation)
