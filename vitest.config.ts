@@ -4,14 +4,16 @@ const shared = { environment: 'node' as const, restoreMocks: true };
 
 export default defineConfig({
   test: {
+    // Groups run one after the other: the tests of processes measure times and want the machine for themselves.
     projects: [
       // Pure: no I/O beyond the repository's own files. Part of `npm run check`.
-      { test: { ...shared, name: 'unit', include: ['tests/unit/**/*.test.ts'] } },
+      { test: { ...shared, name: 'unit', sequence: { groupOrder: 0 }, include: ['tests/unit/**/*.test.ts'] } },
       // Rooms against real Postgres and Redis, in this process; one cloned database per file.
       {
         test: {
           ...shared,
           name: 'integration',
+          sequence: { groupOrder: 1 },
           include: ['tests/integration/**/*.test.ts'],
           globalSetup: ['tests/support/services.ts'],
           testTimeout: 30_000,
@@ -24,6 +26,7 @@ export default defineConfig({
         test: {
           ...shared,
           name: 'process',
+          sequence: { groupOrder: 2 },
           include: ['tests/process/**/*.test.ts'],
           globalSetup: ['tests/support/services.ts'],
           testTimeout: 60_000,
