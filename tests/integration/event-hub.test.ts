@@ -555,15 +555,21 @@ describe.each(['redis', 'in-process'])('the end, %s log', (kind) => {
       interrupts: [],
       reason: null,
     });
-    const end = { log, hub, runId, entries: [part(1, 'held'), seal], ttlMs: 60_000 };
+    const delivered: LogEntry[] = [];
+    const deliver: typeof hub.deliver = (_, entries) => delivered.push(...entries);
+    const end = { log, hub: { deliver }, runId, entries: [part(1, 'held'), seal], ttlMs: 60_000 };
     expect(await appendEnd(end)).toBe(true);
+    // The publication may be lost; the viewers of this process do not depend on it.
+    expect(delivered).toEqual(end.entries);
     expect(await appendEnd(end)).toBe(true);
     await once(reading, 3);
     expect(cursors(reading)).toEqual([0, 1, 2]);
     await reading.stop();
     if (kind === 'redis') expect(await one.redis.commands.pttl(logKey(runId))).toBeGreaterThan(50_000);
     await log.append([{ runId, entries: [part(cursorOf(2, 0))] }]);
+    delivered.length = 0;
     expect(await appendEnd({ ...end, entries: [part(3)] })).toBe(false);
+    expect(delivered).toEqual([]);
     await appendEnd({ log, hub, runId, entries: [part(cursorOf(2, 1))], ttlMs: 50 });
     await until(async () => (await log.last(runId)) === null, { message: 'the log to expire' });
     await hub.close();

@@ -27,11 +27,16 @@ export interface NodeOptions {
   maxBytes?: number;
   tailCheckMs?: number;
   detachAfterMs?: number;
+  appendDeadlineMs?: number;
 }
 
 export async function openNode(url: string, options: NodeOptions = {}): Promise<EventNode> {
   const redis = createRedis({ url, logger });
-  const log = createRedisLog({ redis, logger });
+  const log = createRedisLog({
+    redis,
+    logger,
+    ...(options.appendDeadlineMs === undefined ? {} : { appendDeadlineMs: options.appendDeadlineMs }),
+  });
   await until(() => log.ping().then(() => true), { message: 'Redis to answer' });
   const hub = createHub({ log, logger, tailCheckMs: options.tailCheckMs ?? 300 });
   const writer = createLogWriter({

@@ -118,6 +118,24 @@ test('Redis stopped for 2 s: local viewers pause half a second, then go on; remo
   expect(entries.map(({ cursor }) => cursor)).toEqual(Array.from({ length: run.given }, (_, n) => n));
 });
 
+test('an append that is not answered detaches the run, also while the log itself still waits for the answer', async () => {
+  const server = await redisServer();
+  const one = await node(server.url, { appendDeadlineMs: 60_000, detachAfterMs: 200 });
+  const runId = randomUUID();
+  const run = one.writer.open(runId, 1, noFence);
+  const local = await read(one, runId);
+  await server.signal('SIGSTOP');
+  const beganMs = performance.now();
+  writeHead(run);
+  await until(() => local.entries.length === 1, { message: 'the local viewer to be served' });
+  expect(performance.now() - beganMs).toBeGreaterThan(150);
+  writeHead(run);
+  await until(() => local.entries.length === 2, { timeoutMs: 150, message: 'the next one at once' });
+  await server.signal('SIGCONT');
+  await run.flush(5_000);
+  expect((await one.log.read(runId, BEFORE_START, 10)).entries).toHaveLength(2);
+});
+
 test('Redis killed and started empty: the run goes on, local viewers miss nothing, remote ones nothing unsaid', async () => {
   const server = await redisServer();
   const [one, two] = [await node(server.url), await node(server.url)];

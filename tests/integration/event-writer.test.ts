@@ -199,6 +199,58 @@ test('what is written in one turn of the event loop goes out in one append, all 
   await writer.close();
 });
 
+describe('pace', () => {
+  const opened = () => {
+    const memory = createMemoryLog({ memoryLimitBytes: 1e8 });
+    const append = vi.fn(memory.append);
+    const writer = createLogWriter({
+      log: { ...memory, append },
+      deliver: () => undefined,
+      limits: { maxEvents: 900_000, maxBytes: 1e8, unacknowledgedBytes: 1e7 },
+      logger,
+    });
+    return { memory, append, writer };
+  };
+
+  test('in a flood of text a pipeline carries the text of many turns; text alone goes at once', async () => {
+    const { append, writer } = opened();
+    const run = writer.open('r', 1, noFence);
+    writeText(run, 0, 'first');
+    await turn();
+    await turn();
+    expect(append).toHaveBeenCalledTimes(1);
+    const flood = Array.from({ length: 5 }, (_, index) => writer.open(`flood ${index}`, 1, noFence));
+    for (let n = 0; n < 2_000; n += 1) {
+      for (const one of flood) writeText(one, 0, 'x');
+      await turn();
+    }
+    expect(append.mock.calls.length).toBeLessThan(500);
+    await writer.close();
+  });
+
+  test('what is not text is not held back, nor is what somebody waits for', async () => {
+    const { memory, writer } = opened();
+    const run = writer.open('r', 1, noFence);
+    for (let n = 0; n < 100; n += 1) writeText(run, n, 'x');
+    await run.flush(2_000);
+    // The writer would now hold text back for 8 ms.
+    run.write(part(1));
+    await turn();
+    await turn();
+    expect((await memory.last('r'))?.cursor).toBe(100);
+    const sinceMs = performance.now();
+    let waited = 0;
+    for (let n = 0; n < 20; n += 1) {
+      for (let m = 0; m < 100; m += 1) writeText(run, m, 'x');
+      await run.flush(2_000);
+      waited += 1;
+    }
+    expect((performance.now() - sinceMs) / waited).toBeLessThan(8);
+    expect((await memory.last('r'))?.cursor).toBe(2_100);
+    await writer.close();
+  });
+});
+
 describe.each(['redis', 'in-process'])('bounds and fences, %s log', (kind) => {
   const log = () => (kind === 'redis' ? node.log : memory);
   const memory = createMemoryLog({ memoryLimitBytes: 64 * 1024 ** 2 });
