@@ -5,7 +5,8 @@ import type { Json, JsonObject, RunEvent, Usage } from '#src/events/event.ts';
 
 /** A compiled LangGraph graph, as far as we drive it (Pregel). */
 export interface DrivenGraph {
-  stream(input: unknown, config: JsonObject | object): Promise<AsyncIterable<unknown>>;
+  /** What graph.stream yields, without the streams around it; @see parts.ts */
+  _streamIterator(input: unknown, config: object): AsyncGenerator<unknown>;
   getState(config: object, options?: object): Promise<unknown>;
   updateState(config: object, values: unknown, asNode?: string): Promise<unknown>;
   readonly channels?: { readonly [name: string]: unknown };

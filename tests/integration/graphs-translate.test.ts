@@ -243,7 +243,8 @@ describe('other modes', () => {
     expect(String(run.error)).toContain('secret');
     expect(JSON.stringify([run.events, again.events])).not.toContain('secret');
     const told = again.of('graph.part').filter((event) => JSON.stringify(event).includes('It failed.'));
-    expect(new Set(told.map((event) => event.mode))).toEqual(new Set(['checkpoints', 'debug']));
+    // Mode tasks tells it too, unless the graph's end overtakes it.
+    expect(told.map((event) => event.mode)).toEqual(expect.arrayContaining(['checkpoints', 'debug']));
   });
 
   test('no mode tells of an interrupt before the end', async () => {

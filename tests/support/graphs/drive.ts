@@ -4,13 +4,14 @@ import type { Cursor } from '#src/events/cursor.ts';
 import type { EventOf, GraphMode, JsonObject, RunEvent, RunEventType } from '#src/events/event.ts';
 import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
 import type { ModelConfig } from '#src/graphs/models.ts';
+import { eachPart } from '#src/graphs/parts.ts';
 import type { Told } from '#src/graphs/told.ts';
 import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 
 export interface Driven {
   events: RunEvent[];
   translator: RunTranslator;
-  /** What graph.stream or its iteration threw. */
+  /** What the graph threw. */
   error: unknown;
   /** Events of one type, in order. */
   of<T extends RunEventType>(type: T): EventOf<T>[];
@@ -41,15 +42,19 @@ export async function drive(graph: DrivenGraph, input: unknown, options: DriveOp
     options.after?.translator ?? createTranslator({ write, continued, ...(told === undefined ? {} : { told }) });
   let error: unknown;
   try {
-    const stream = await graph.stream(input, {
+    const settings = {
       configurable: { ...options.configurable, thread_id: options.threadId ?? 'thread' },
+      recursionLimit: 25,
       streamMode: ['messages', 'updates', 'custom', ...(options.modes ?? [])],
       subgraphs: true,
       durability: 'sync',
       callbacks: [translator.usageCallback],
-      ...(options.signal === undefined ? {} : { signal: options.signal }),
+    };
+    const signal = options.signal ?? new AbortController().signal;
+    await eachPart(graph, input, settings, signal, (part) => {
+      translator.part(part);
+      return undefined;
     });
-    for await (const part of stream) translator.part(part);
   } catch (thrown) {
     error = thrown;
   }
