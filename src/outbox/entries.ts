@@ -121,16 +121,6 @@ function decodePosition(cursor: string): { createdAt: string; id: string } {
   return { createdAt, id };
 }
 
-const COUNTS = `select status, count(*)::int as count from outbox where status <> 'delivered' group by status`;
-
-/** How many effects wait and how many were given up, in the whole system. For /metrics. */
-export async function outboxCounts(pool: Pool): Promise<{ pending: number; dead: number }> {
-  const { rows } = await pool.query<{ status: 'pending' | 'dead'; count: number }>(COUNTS);
-  const counts = { pending: 0, dead: 0 };
-  for (const row of rows) counts[row.status] = row.count;
-  return counts;
-}
-
 const FORGET = `
   delete from outbox
   where id in (
