@@ -127,7 +127,8 @@ test('an append that is not answered detaches the run, also while the log itself
   await server.signal('SIGSTOP');
   const beganMs = performance.now();
   writeHead(run);
-  await until(() => local.entries.length === 1, { message: 'the local viewer to be served' });
+  // Long before the connection itself is given up.
+  await until(() => local.entries.length === 1, { timeoutMs: 2_000, message: 'the local viewer to be served' });
   expect(performance.now() - beganMs).toBeGreaterThan(150);
   writeHead(run);
   await until(() => local.entries.length === 2, { timeoutMs: 150, message: 'the next one at once' });
