@@ -1,5 +1,6 @@
 /** Notices dead workers and puts their runs back, so that any worker can go on with them. Runs on every worker. */
 import type { Logger } from 'pino';
+import { LogUnavailable } from '#src/events/log.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { failure } from './failures.ts';
@@ -69,6 +70,7 @@ export function createRecovery(deps: RecoverDeps): Recovery {
   const { logger } = deps;
   let timer: NodeJS.Timeout | undefined;
   let looking: Promise<void> = Promise.resolve();
+  let burying: Promise<void> | null = null;
   let stopped = false;
 
   async function look(): Promise<void> {
@@ -77,17 +79,38 @@ export function createRecovery(deps: RecoverDeps): Recovery {
       ...DEAD,
       values: [deps.workerId, SETTLE_MS, LOCK_GRACE_MS],
     });
-    for (const { id } of rows) await bury(id);
+    const dead = rows.map((row) => row.id);
+    // First the runs of all of them, which wait for an owner. The rest may take long, or fail while the log is away.
+    await forEach(dead, putBack);
+    burying ??= forEach(dead, bury).finally(() => {
+      burying = null;
+    });
   }
 
-  /** Each step can be repeated: a look that fails half way is gone through again while the worker's row is there. */
-  async function bury(workerId: string): Promise<void> {
-    const runs = await putBackRunsOf(deps.putBack, workerId);
-    if (runs.length > 0) {
-      logger.warn({ workerId, runs: runs.length }, 'worker is dead, its runs were put back');
-      for (const run of runs) if (isExhausted(run)) await giveUp(run);
-      deps.wake();
+  /**
+   * One worker after the other; what fails for one keeps no other waiting. Each step can be repeated: what failed is gone
+   * through again at the next look while the worker's row is there.
+   */
+  async function forEach(workerIds: string[], step: (workerId: string) => Promise<void>): Promise<void> {
+    for (const workerId of workerIds) {
+      try {
+        await step(workerId);
+      } catch (error) {
+        const level = isUnavailable(error) || error instanceof LogUnavailable ? 'debug' : 'error';
+        logger[level]({ err: error, workerId }, 'dead worker not dealt with; the next look tries again');
+      }
     }
+  }
+
+  async function putBack(workerId: string): Promise<void> {
+    const runs = await putBackRunsOf(deps.putBack, workerId);
+    if (runs.length === 0) return;
+    logger.warn({ workerId, runs: runs.length }, 'worker is dead, its runs were put back');
+    for (const run of runs) if (isExhausted(run)) await giveUp(run);
+    deps.wake();
+  }
+
+  async function bury(workerId: string): Promise<void> {
     await sealWhatItEnded(workerId);
     await deps.pool.query(FORGET, [workerId, LOCK_GRACE_MS]);
   }
@@ -125,6 +148,7 @@ export function createRecovery(deps: RecoverDeps): Recovery {
       stopped = true;
       clearTimeout(timer);
       await looking;
+      await burying;
     },
   };
 }
