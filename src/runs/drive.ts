@@ -69,7 +69,8 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
 async function inputOf(pool: Pool, run: Run): Promise<unknown> {
   if (run.command !== null) return new Command(run.command);
   const ownLineage = run.lineage_id !== run.thread_id;
-  if (run.kind !== 'message' || run.turn_id === null || !ownLineage) return run.input;
+  const opensLineage = run.kind === 'message' || run.kind === 'rerun';
+  if (!opensLineage || run.turn_id === null || !ownLineage) return run.input;
   const past = await transcriptBefore(pool, run.thread_id, run.turn_id);
   const { messages } = run.input as { messages: JsonObject[] };
   return { messages: [...past, ...messages] };

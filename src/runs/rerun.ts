@@ -23,13 +23,13 @@ export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admi
     if (first !== null) return first;
     if ((await lockThread(tx, owner, threadId)) === null) throw threadNotFound();
     await refuseWhileLive(tx, threadId);
-    const { opened, latest } = await latestTurn(tx, threadId);
+    const { opened, latest, base } = await latestTurn(tx, threadId);
     if (latest.status !== 'failed' && latest.status !== 'cancelled') {
       throw new RunledgerError('NOT_RERUNNABLE', 'Only a turn that failed or was cancelled can be tried again.', {
         details: { run_id: latest.id, status: latest.status },
       });
     }
-    if (opened.base_checkpoint_id !== null) await moveTip(tx, opened.lineage_id, opened.base_checkpoint_id);
+    if (base !== null) await moveTip(tx, opened.lineage_id, base);
     await closeInterrupts(tx, opened.lineage_id);
     const options = optionsOf(deps, request);
     const row = await insertRun(tx, {
@@ -57,13 +57,18 @@ const OF_LATEST_TURN = `
   where r.turn_id = (select id from turns where thread_id = $1::uuid order by ordinal desc limit 1) and not r.hidden
   order by r.ordinal`;
 
-/** The run that opened the thread's latest turn, and the turn's latest run. @throws NOT_RERUNNABLE without a turn */
-async function latestTurn(tx: Tx, threadId: string): Promise<{ opened: RunRow; latest: RunRow }> {
+/**
+ * The run that opened the thread's latest turn, the turn's latest run, and the checkpoint the turn began at: that of the
+ * first run that was claimed, as the one that opened the turn may have been cancelled before. null: none was.
+ * @throws NOT_RERUNNABLE without a turn
+ */
+async function latestTurn(tx: Tx, threadId: string): Promise<{ opened: RunRow; latest: RunRow; base: string | null }> {
   const { rows } = await tx.query<RunRow>(OF_LATEST_TURN, [threadId]);
   const [opened] = rows;
   const latest = rows.at(-1);
   if (opened === undefined || latest === undefined) {
     throw new RunledgerError('NOT_RERUNNABLE', 'The thread has no turn that could be tried again.');
   }
-  return { opened, latest };
+  const base = rows.find((row) => row.base_checkpoint_id !== null)?.base_checkpoint_id ?? null;
+  return { opened, latest, base };
 }
