@@ -36,6 +36,8 @@ export interface CoordinatorDeps extends CarryOutDeps {
   pool: Pool;
   concurrency: number;
   runTimeoutMs: number;
+  /** Whether peers take this worker for alive; nothing is claimed otherwise. */
+  present: () => boolean;
 }
 
 interface Active extends Claimed {
@@ -46,9 +48,11 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   const { logger } = deps;
   const active = new Map<string, Active>();
   const idle: (() => void)[] = [];
-  let strays = new Map<string, number>();
+  let strays = new Map<string, { epoch: number; claims: number }>();
   let stopping = false;
   let claiming = false;
+  /** Claims that have been answered, well or not. */
+  let claims = 0;
   let lastClaim: Promise<void> = Promise.resolve();
   let again = false;
   let poll: NodeJS.Timeout | undefined;
@@ -75,8 +79,10 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     for (;;) {
       again = false;
       const room = deps.concurrency - active.size;
-      if (room <= 0 || stopping) return;
-      const runs = await claim(deps.pool, deps.workerId, room);
+      if (room <= 0 || stopping || !deps.present()) return;
+      const runs = await claim(deps.pool, deps.workerId, room).finally(() => {
+        claims += 1;
+      });
       for (const run of runs) begin(run);
       if (runs.length < room && !again) return;
     }
@@ -101,13 +107,18 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
 
   /**
    * Runs the ledger says are ours but nothing here executes: the answer to a claim was lost, or an end could not be
-   * stored. Seen at two renewals in a row, so that a claim whose answer is on its way is not one.
+   * stored. Seen at two renewals in a row, and not while the answer to a claim may be on its way: two renewals can follow
+   * each other at once.
    */
   function returnStrays(owned: OwnedRun[]): void {
     const seen = strays;
-    strays = new Map(owned.filter((run) => !active.has(run.id)).map((run) => [run.id, run.epoch]));
-    for (const [id, epoch] of strays) {
-      if (seen.get(id) !== epoch) continue;
+    strays = new Map();
+    for (const { id, epoch } of owned) {
+      if (active.has(id)) continue;
+      const before = seen.get(id);
+      const known = before?.epoch === epoch;
+      strays.set(id, known ? before : { epoch, claims });
+      if (!known || (claiming && before.claims === claims)) continue;
       logger.warn({ runId: id, epoch }, 'own run that is not executed; handing it back');
       handBack(deps.putBack, { id, epoch })
         .then((run) => run !== null && deps.onHandedBack())
@@ -136,7 +147,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   return {
     start: poke,
     poke,
-    hasRoom: () => !stopping && active.size < deps.concurrency,
+    hasRoom: () => !stopping && active.size < deps.concurrency && deps.present(),
     reconcile(owned, sentAtMs) {
       const ledger = new Map(owned.map((run) => [run.id, run]));
       for (const { run, abort, claimedAtMs } of active.values()) {

@@ -43,6 +43,7 @@ export async function startWorker(
     log,
     recursionLimit: config.runs.recursionLimit,
     maxRetries: config.runs.maxRetries,
+    maxTakeovers: config.runs.maxTakeovers,
     lease: worker.lease,
     logger,
   };
@@ -51,6 +52,7 @@ export async function startWorker(
     pool,
     concurrency: config.runs.concurrency,
     runTimeoutMs: config.runs.timeoutMs,
+    present: () => worker.present(),
     execute,
     finalize: finalizeDeps,
     putBack,

@@ -28,6 +28,7 @@ export interface ExecuteDeps {
   writer: LogWriter;
   recursionLimit: number;
   maxRetries: number;
+  maxTakeovers: number;
   lease: Lease;
   logger: Logger;
 }
@@ -101,6 +102,8 @@ interface Begun {
   continues: boolean;
   /** A former epoch left a checkpoint. */
   own: boolean;
+  /** A former epoch ended badly and closed the lineage. */
+  closed: boolean;
   /** What clients were told by former epochs; null when it is not known, or there was none. */
   told: Told | null;
 }
@@ -111,10 +114,11 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
     await repairBefore(deps, run, saver);
-    return { usage: null, continues: false, own: false, told: null };
+    return { usage: null, continues: false, own: false, closed: false, told: null };
   }
   const past = await readPast(deps.log, run, deps.logger);
-  const { checkpointId, continues, own } = await progressOf(deps.pool, run);
+  const { checkpointId, continues, own, closed } = await progressOf(deps.pool, run);
+  if (!continues) await repairBefore(deps, run, saver);
   const { dropped, retold } = await reconcile(saver, run, past);
   const { after, told, usage } = past;
   const events = [
@@ -125,7 +129,7 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
     writer.write(event);
     told?.note(event);
   }
-  return { usage, continues, own, told };
+  return { usage, continues, own, closed, told };
 }
 
 interface Parts {
@@ -150,6 +154,8 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     partials: translator.partials(),
   });
   if (run.cancel_requested_at !== null) return ending(emptyOutcome('cancelled'));
+  const givenUp = whyGivenUp(deps, run, past);
+  if (givenUp !== null) return ending(emptyOutcome('failed', { error: failure(givenUp) }));
   for (let attempt = 1, { continues } = past; ; attempt += 1) {
     const { end, transient } = await once(deps, run, { ...parts, translator, continues }, signal);
     if (!transient || attempt > deps.maxRetries || signal.aborted) return ending(end);
@@ -158,6 +164,15 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     if (!(await sleptThrough(delayMs, signal))) return ending(stopped(signal) ?? end);
     ({ continues } = await progressOf(deps.pool, run));
   }
+}
+
+/**
+ * Why a run that was put back is not executed. Whoever put it back gives it up after too many takeovers, but a worker may
+ * be quicker to claim it. And what a former owner closed has ended badly: gone on with, it would seem to have succeeded.
+ */
+function whyGivenUp(deps: ExecuteDeps, run: Run, past: Begun): FailureCode | null {
+  if (past.closed) return 'INTERNAL';
+  return run.takeovers > deps.maxTakeovers ? 'TAKEOVERS_EXHAUSTED' : null;
 }
 
 /** An outcome, and what people saw of messages that no node returned. */

@@ -86,16 +86,26 @@ export async function reconcile(saver: RunSaver, run: Run, past: Past): Promise<
   return { dropped, retold };
 }
 
+// Checkpoints of source 'update' are ours, not the graph's: a repair before the run's input, or the closing of its lineage.
 const PROGRESS = `
   select l.tip_checkpoint_id as checkpoint_id,
-         coalesce(tip.run_id = $2::uuid, false) as own,
+         coalesce(tip.run_id = $2::uuid and (tip.metadata ->> 'source' is distinct from 'update' or ran.yes), false) as own,
+         coalesce(tip.run_id = $2::uuid and tip.metadata ->> 'source' = 'update' and ran.yes, false) as closed,
          exists (
            select 1 from checkpoint_writes w
            where w.thread_id = l.id::text and w.checkpoint_ns = '' and w.checkpoint_id = l.tip_checkpoint_id
-             and w.channel = '__resume__' and w.run_id = $2::uuid) as answered
+             and w.channel = '__resume__' and w.run_id = $2::uuid
+             -- under an interrupt's id is what was given to LangGraph, under a task's id what a task has taken
+             and w.task_id <> all ($3::text[])) as answered
   from lineages l
   left join checkpoints tip
     on tip.thread_id = l.id::text and tip.checkpoint_ns = '' and tip.checkpoint_id = l.tip_checkpoint_id
+  left join lateral (
+    select true as yes from checkpoints c
+    where tip.run_id = $2::uuid and tip.metadata ->> 'source' = 'update'
+      and c.thread_id = l.id::text and c.checkpoint_ns = '' and c.run_id = $2::uuid
+      and c.metadata ->> 'source' is distinct from 'update'
+    limit 1) ran on true
   where l.id = $1::uuid`;
 
 export interface Progress {
@@ -107,17 +117,27 @@ export interface Progress {
    * the graph is given null; giving it again would answer the next interrupt.
    */
   continues: boolean;
+  /** The run ended badly and its lineage was closed, but its owner did not live to store the end. */
+  closed: boolean;
 }
 
 /** Where the run stands on its lineage. */
 export async function progressOf(db: Queryable, run: Run): Promise<Progress> {
-  const { rows } = await db.query<{ checkpoint_id: string | null; own: boolean; answered: boolean }>(PROGRESS, [
-    run.lineage_id,
-    run.id,
-  ]);
+  const values = [run.lineage_id, run.id, Object.keys(answersOf(run))];
+  const { rows } = await db.query<{ checkpoint_id: string | null; own: boolean; answered: boolean; closed: boolean }>(
+    PROGRESS,
+    values,
+  );
   const [row] = rows;
-  if (row === undefined) return { checkpointId: null, own: false, continues: false };
-  return { checkpointId: row.checkpoint_id, own: row.own, continues: row.own || row.answered };
+  if (row === undefined) return { checkpointId: null, own: false, continues: false, closed: false };
+  const { own, answered, closed } = row;
+  return { checkpointId: row.checkpoint_id, own, continues: own || answered, closed };
+}
+
+/** `{interrupt id: value}` of a run that answers. */
+function answersOf(run: Run): object {
+  const resume = run.command?.resume;
+  return typeof resume === 'object' && resume !== null ? resume : {};
 }
 
 const FORMER = `

@@ -32,6 +32,11 @@ export interface Worker {
   renewSoon(): void;
   /** Whether this worker may still think itself alive, by its own monotonic clock. */
   readonly lease: Lease;
+  /**
+   * True while peers take this worker for alive: connected, and renewed so recently that even a missing lock would not count.
+   * Without it nothing may be claimed: peers would put the runs back, and count a takeover each time.
+   */
+  present(): boolean;
   /** How long the lease has held without a lapse, in ms by this process' monotonic clock. */
   leaseAgeMs(): number;
   /** Ends the presence: removes the row, gives the lock back. */
@@ -150,6 +155,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     // The row was swept while this process could not renew; it lives, so it says so again.
     if (rows[0]?.renewed === '0') await register(client);
     if (sentAtMs - renewedAtMs > LEASE_MS) heldSinceMs = sentAtMs;
+    const wasAbsent = sentAtMs - renewedAtMs > LOCK_GRACE_MS;
     renewedAtMs = sentAtMs;
     const owned = rows.flatMap((row) =>
       row.id === null ? [] : [{ id: row.id, epoch: row.epoch, cancel_requested: row.cancel_requested }],
@@ -157,6 +163,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     deps.onOwned(owned, sentAtMs);
     renewal.resolve();
     renewal = Promise.withResolvers<void>();
+    if (wasAbsent) deps.onWake();
   }
 
   /** One renewal at a time; a request during one repeats it. */
@@ -197,6 +204,7 @@ export function createWorker(deps: WorkerDeps): Worker {
       holds: () => performance.now() - renewedAtMs < LEASE_MS,
       renewed: () => renewal.promise,
     },
+    present: () => client !== null && performance.now() - renewedAtMs < LOCK_GRACE_MS,
     leaseAgeMs: () => performance.now() - heldSinceMs,
     async stop() {
       stopped = true;
