@@ -142,6 +142,10 @@ export const FORGET_ANSWERS = `${FENCE},
     where w.thread_id = $3 and w.channel = '__resume__' and w.run_id = fence.id)
   select exists (select 1 from fence) as owned`;
 
+/** thread, run: the same in the transaction that ends the run, which holds its row. */
+export const FORGET_ANSWERS_OF = `
+  delete from checkpoint_writes where thread_id = $1 and channel = '__resume__' and run_id = $2::uuid`;
+
 /** run, epoch, thread: removes a lineage's checkpoints under the fence. */
 export const DELETE_THREAD = `${FENCE},
   blobs as (delete from checkpoint_blobs b using fence where b.thread_id = $3),

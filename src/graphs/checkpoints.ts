@@ -32,6 +32,7 @@ import {
   DELETE_THREAD,
   DELTA_HISTORY,
   FORGET_ANSWERS,
+  FORGET_ANSWERS_OF,
   GET_TUPLE,
   LIST_IDS,
   PUT,
@@ -312,4 +313,9 @@ function storableJson(value: unknown): string {
 /** Removes every checkpoint of these lineages, in the caller's transaction. */
 export async function deleteCheckpoints(tx: Tx, lineageIds: string[]): Promise<void> {
   for (const statement of DELETE_LINEAGES) await tx.query(statement, [lineageIds]);
+}
+
+/** Removes the answers to interrupts that a run brought, in the transaction that ends it without the graph having taken them. */
+export async function forgetAnswersOf(tx: Tx, lineageId: string, runId: string): Promise<void> {
+  await tx.query(FORGET_ANSWERS_OF, [lineageId, runId]);
 }

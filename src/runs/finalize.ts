@@ -8,6 +8,7 @@ import type { Json, RunEvent } from '#src/events/event.ts';
 import type { Hub } from '#src/events/hub.ts';
 import { type EventLog, type LogEntry, LogUnavailable } from '#src/events/log.ts';
 import { appendEnd } from '#src/events/seal.ts';
+import { forgetAnswersOf } from '#src/graphs/checkpoints.ts';
 import { enqueue } from '#src/outbox/outbox.ts';
 import { webhookEffect } from '#src/outbox/webhook.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
@@ -16,6 +17,7 @@ import { settleTurn } from '#src/threads/settle.ts';
 import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
 import { findRun, type RunRow, toRun } from './queries.ts';
 import { isTerminal, type Run } from './run.ts';
+import { progressOf } from './takeover.ts';
 
 export interface FinalizeDeps {
   pool: Pool;
@@ -78,6 +80,14 @@ export async function finalize(deps: FinalizeDeps, runId: string, by: Finalizer,
 }
 
 async function storeEnd(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const result = await tryToStore(pool, runId, by, outcome);
+  if (result.applied || result.survivor === null || !by.owner) return result;
+  // Only the owner ends a run in the owner's epoch: an earlier try was committed, and Postgres was away when that was asked.
+  const { survivor } = result;
+  return isTerminal(survivor.status) && survivor.epoch === by.epoch ? { applied: true, run: survivor } : result;
+}
+
+async function tryToStore(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
   const end = endOf(by);
   try {
     return await inTransaction(pool, (tx) => store(tx, runId, by, outcome));
@@ -130,7 +140,7 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
         ? null
         : { ...final.answer, partial: final.status !== 'succeeded' },
     interrupts: final.status === 'interrupted' ? final.interrupts : [],
-    taken: final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint,
+    taken: await takesAnswers(tx, run, by, final),
   });
   if (run.webhook !== null) {
     const payload = {
@@ -146,6 +156,19 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     );
   }
   return { applied: true, run };
+}
+
+/**
+ * Whether the graph got on with what the run brought. If not, the answers it brought are taken out of the checkpoints, so
+ * that whoever answers anew is not overruled by them.
+ */
+async function takesAnswers(tx: Tx, run: Run, by: Finalizer, final: Outcome): Promise<boolean> {
+  if (final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint) return true;
+  if (run.command === null) return false;
+  // Whoever ends a run that nobody owns knows nothing of what its former owners left.
+  if (!by.owner && (await progressOf(tx, run)).own) return true;
+  await forgetAnswersOf(tx, run.lineage_id, run.id);
+  return false;
 }
 
 /** A person asked the run to stop before its end was stored: what it has is kept as partial, nothing is asked any more. */
