@@ -5,7 +5,7 @@ import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { assertWebhookUrl } from '#src/outbox/webhook-url.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { advisoryKey } from './hash.ts';
-import { liveRuns, type RunRow, toRun } from './queries.ts';
+import { liveRuns, type RunRow, runColumns, toRun } from './queries.ts';
 import type { Admitted, AnswerRequest, MessageRequest, RerunRequest, RunConfig, RunKind } from './run.ts';
 
 export interface AdmitDeps {
@@ -76,19 +76,21 @@ export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerReque
   };
 }
 
-const INSERT_RUN = `
-  with counted as (
-    update threads set run_count = run_count + 1, active_at = clock_timestamp() where id = $3::uuid returning run_count)
+/**
+ * Inserts the row of a run, from the parameters of `runValues` and a CTE `counted`, whose one row has the run's place in
+ * its thread (`run_count`); no row, no run.
+ */
+export const INSERT_RUN = `
   insert into runs (id, owner, thread_id, turn_id, lineage_id, graph_id, kind, status, ordinal, input, command, config,
                     stream_modes, on_disconnect, request_key, request_hash, message_id, webhook)
   select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, 'queued', run_count, $8::json, $9::json, $10::json,
          $11::text[], $12, $13, $14, $15::uuid, $16
   from counted
-  returning *`;
+  returning ${runColumns('runs')}`;
 
-/** Inserts a queued run, next in its thread's order. The caller holds the thread's row. */
-export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
-  const { rows } = await tx.query<RunRow>(INSERT_RUN, [
+/** $1 to $16 of INSERT_RUN. */
+export function runValues(run: NewRun): unknown[] {
+  return [
     run.id,
     run.owner,
     run.threadId,
@@ -105,7 +107,17 @@ export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
     run.hash,
     run.messageId,
     run.webhook,
-  ]);
+  ];
+}
+
+const NEXT_RUN = `
+  with counted as (
+    update threads set run_count = run_count + 1, active_at = clock_timestamp() where id = $3::uuid returning run_count)
+  ${INSERT_RUN}`;
+
+/** Inserts a queued run, next in its thread's order. The caller holds the thread's row. */
+export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
+  const { rows } = await tx.query<RunRow>({ name: 'run_insert', text: NEXT_RUN, values: runValues(run) });
   const [row] = rows;
   if (row === undefined) throw new Error(`thread ${run.threadId} slipped away under its lock`);
   return row;

@@ -2,13 +2,65 @@
 import { randomUUID } from 'node:crypto';
 import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
-import type { Tx } from '#src/postgres/pool.ts';
+import type { Queryable, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
-import { insertQuestion, insertThread, lockThread, openTurn, pendingInterrupts } from '#src/threads/open.ts';
-import { type AdmitDeps, firstWithKey, insertRun, optionsOf, refuseWhileLive, threadNotFound } from './admission.ts';
+import { lockThread, pendingInterrupts } from '#src/threads/open.ts';
+import {
+  type AdmitDeps,
+  firstWithKey,
+  INSERT_RUN,
+  type NewRun,
+  optionsOf,
+  refuseWhileLive,
+  runValues,
+  threadNotFound,
+} from './admission.ts';
 import { requestHash } from './hash.ts';
-import { toRun } from './queries.ts';
+import { type RunRow, toRun } from './queries.ts';
 import type { Admitted, MessageRequest } from './run.ts';
+
+// The parameters are those of a run, then $17 the message's content, $18 whether the turn gets a lineage of its own.
+const TURN_AND_RUN = `
+  lineage as (
+    insert into lineages (id, thread_id, turn_id)
+    select $5::uuid, $3::uuid, $4::uuid from counted where $18::boolean),
+  turn as (
+    insert into turns (id, thread_id, ordinal, lineage_id)
+    select $4::uuid, $3::uuid, turn_count, $5::uuid from counted),
+  question as (
+    insert into messages (id, thread_id, turn_id, run_id, role, content)
+    select $15::uuid, $3::uuid, $4::uuid, $1::uuid, 'user', $17::json from counted)
+  ${INSERT_RUN}`;
+
+const NEW_THREAD = {
+  name: 'admit_thread',
+  text: `
+    with counted as (
+      insert into threads (id, owner, graph_id, turn_count, run_count)
+      values ($3::uuid, $2, $6, 1, 1)
+      returning turn_count, run_count),
+    -- the thread's own lineage has the thread's id
+    own as (
+      insert into lineages (id, thread_id) values ($3::uuid, $3::uuid)),
+    ${TURN_AND_RUN}`,
+};
+
+const NEXT_TURN = {
+  name: 'admit_turn',
+  text: `
+    with counted as (
+      update threads
+      set turn_count = turn_count + 1, run_count = run_count + 1, active_at = clock_timestamp(),
+          -- the thread keeps the graph of its first turn as its default
+          graph_id = coalesce(graph_id, $6)
+      where id = $3::uuid
+        -- guard: nothing of the thread is queued or running
+        and not exists (select 1 from runs where thread_id = $3::uuid and status in ('queued', 'running'))
+        -- guard: it waits for no answer
+        and not exists (select 1 from interrupts where thread_id = $3::uuid and status = 'open')
+      returning turn_count, run_count),
+    ${TURN_AND_RUN}`,
+};
 
 /**
  * A message opens a turn and its run: -> queued.
@@ -17,67 +69,101 @@ import type { Admitted, MessageRequest } from './run.ts';
  * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, TURN_WAITING_APPROVAL, IDEMPOTENCY_KEY_REUSED
  * After a crash before COMMIT: nothing; after it: the run is queued and any worker's poll finds it.
  */
-export function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<Admitted> {
-  const { owner, request_key: key } = request;
+export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<Admitted> {
+  const { owner, thread_id: threadId, request_key: key } = request;
   const hash = requestHash({
     kind: 'message',
-    thread_id: request.thread_id,
+    thread_id: threadId,
     graph_id: request.graph_id ?? null,
     content: request.content,
     config: request.config ?? {},
     stream_modes: request.stream_modes ?? [],
     on_disconnect: request.on_disconnect ?? null,
   });
+  // Nobody can race for a thread that does not exist yet: one statement is the whole transaction.
+  if (threadId === null && key === undefined) return inNewThread(deps.pool, deps, request, hash);
   return inTransaction(deps.pool, async (tx) => {
     const first = await firstWithKey(tx, owner, key, hash);
     if (first !== null) return first;
-    const threadId = request.thread_id ?? randomUUID();
-    const thread = await threadFor(tx, request, threadId);
-    const graphId = request.graph_id ?? thread.graph_id ?? deps.defaultGraph;
-    if (!deps.graphs.has(graphId)) {
-      throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(graphId)}.`, {
-        path: 'graph',
-      });
-    }
-    await refuseWhileBusy(tx, threadId);
-    const ids = { run: randomUUID(), turn: randomUUID(), message: randomUUID() };
-    const ownLineage = deps.graphs.contextOf(graphId) === 'transcript';
-    const lineageId = ownLineage ? randomUUID() : threadId;
-    await openTurn(tx, { id: ids.turn, threadId, lineageId, ownLineage, graphId });
-    const input: JsonObject = { messages: [{ type: 'human', id: ids.message, content: request.content }] };
-    const row = await insertRun(tx, {
-      id: ids.run,
-      owner,
-      threadId,
-      turnId: ids.turn,
-      lineageId,
-      graphId,
-      kind: 'message',
-      input,
-      command: null,
-      messageId: ids.message,
-      hash,
-      ...optionsOf(deps, request),
-    });
-    await insertQuestion(tx, { id: ids.message, threadId, turnId: ids.turn, runId: ids.run, content: request.content });
-    return { run: toRun(row), message_id: ids.message, replayed: false };
+    return threadId === null
+      ? inNewThread(tx, deps, request, hash)
+      : nextTurn(tx, deps, { ...request, thread_id: threadId }, hash);
   });
 }
 
-async function threadFor(tx: Tx, request: MessageRequest, threadId: string): Promise<{ graph_id: string | null }> {
-  if (request.thread_id === null) {
-    await insertThread(tx, { id: threadId, owner: request.owner, graphId: request.graph_id });
-    return { graph_id: request.graph_id ?? null };
-  }
-  const thread = await lockThread(tx, request.owner, threadId);
-  if (thread === null) throw threadNotFound();
-  return thread;
+async function inNewThread(db: Queryable, deps: AdmitDeps, request: MessageRequest, hash: string): Promise<Admitted> {
+  const run = newRun(deps, request, { threadId: randomUUID(), graphId: request.graph_id ?? deps.defaultGraph, hash });
+  const row = await insertTurn(db, NEW_THREAD, run, request);
+  if (row === undefined) throw new Error('a new thread was not inserted');
+  return { run: toRun(row), message_id: run.messageId, replayed: false };
 }
 
-async function refuseWhileBusy(tx: Tx, threadId: string): Promise<void> {
+async function nextTurn(
+  tx: Tx,
+  deps: AdmitDeps,
+  request: MessageRequest & { thread_id: string },
+  hash: string,
+): Promise<Admitted> {
+  const { owner, thread_id: threadId } = request;
+  // A statement of its own: the next one, which checks what runs and waits, must see what held this lock before.
+  const thread = await lockThread(tx, owner, threadId);
+  if (thread === null) throw threadNotFound();
+  const run = newRun(deps, request, {
+    threadId,
+    graphId: request.graph_id ?? thread.graph_id ?? deps.defaultGraph,
+    hash,
+  });
+  const row = await insertTurn(tx, NEXT_TURN, run, request);
+  if (row === undefined) return refuseBusy(tx, threadId);
+  return { run: toRun(row), message_id: run.messageId, replayed: false };
+}
+
+function newRun(
+  deps: AdmitDeps,
+  request: MessageRequest,
+  place: { threadId: string; graphId: string; hash: string },
+): NewRun {
+  const { threadId, graphId, hash } = place;
+  if (!deps.graphs.has(graphId)) {
+    throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(graphId)}.`, {
+      path: 'graph',
+    });
+  }
+  const messageId = randomUUID();
+  const input: JsonObject = { messages: [{ type: 'human', id: messageId, content: request.content }] };
+  return {
+    id: randomUUID(),
+    owner: request.owner,
+    threadId,
+    turnId: randomUUID(),
+    lineageId: deps.graphs.contextOf(graphId) === 'transcript' ? randomUUID() : threadId,
+    graphId,
+    kind: 'message',
+    input,
+    command: null,
+    messageId,
+    hash,
+    ...optionsOf(deps, request),
+  };
+}
+
+/** The turn, its question and its run; undefined when a guard of the statement held. */
+async function insertTurn(
+  db: Queryable,
+  statement: { name: string; text: string },
+  run: NewRun,
+  request: MessageRequest,
+): Promise<RunRow | undefined> {
+  const values = [...runValues(run), JSON.stringify(request.content), run.lineageId !== run.threadId];
+  const { rows } = await db.query<RunRow>({ ...statement, values });
+  return rows[0];
+}
+
+/** Says what the guards of NEXT_TURN saw; the thread's row is still locked, so it is still so. */
+async function refuseBusy(tx: Tx, threadId: string): Promise<never> {
   await refuseWhileLive(tx, threadId);
   const open = (await pendingInterrupts(tx, threadId)).filter((interrupt) => interrupt.status === 'open');
-  if (open.length === 0) return;
+  if (open.length === 0) throw new Error(`thread ${threadId} slipped away under its lock`);
   throw new RunledgerError('TURN_WAITING_APPROVAL', 'The turn waits for an answer to its open interrupts.', {
     details: { interrupt_ids: open.map((interrupt) => interrupt.id) },
   });

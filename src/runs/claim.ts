@@ -1,6 +1,6 @@
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUniqueViolation } from '#src/postgres/sqlstate.ts';
-import { type RunRow, toRun } from './queries.ts';
+import { type RunRow, runColumns, toRun } from './queries.ts';
 import type { Run } from './run.ts';
 
 // The thread row is locked too: without it two runs of one thread, one of which falls due meanwhile, collide on
@@ -29,7 +29,7 @@ const CLAIM = `
   from pick
   -- guard: still queued (a cancel may have ended it between the pick's snapshot and its lock)
   where r.id = pick.id and r.status = 'queued'
-  returning r.*`;
+  returning ${runColumns('r')}`;
 
 /**
  * queued -> running, epoch + 1, owner = this worker, for up to `limit` runs that may run now.

@@ -15,7 +15,7 @@ import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { CommitUnknown, inTransaction } from '#src/postgres/transaction.ts';
 import { settleTurn } from '#src/threads/settle.ts';
 import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
-import { findRun, type RunRow, toRun } from './queries.ts';
+import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
 import { isTerminal, type Run } from './run.ts';
 import { progressOf } from './takeover.ts';
 
@@ -39,15 +39,15 @@ export type Finalized =
   /** Lost: the run changed hands or had ended; nothing was written. `survivor` is the row as it is, null when deleted. */
   | { applied: false; survivor: Run | null };
 
-// Lock order: thread before run.
-const LOCK_THREAD = `
-  select 1 from threads where id = (select thread_id from runs where id = $1::uuid) for no key update`;
-const LOCK_RUN = `
-  select * from runs
-  where id = $1::uuid
+// Lock order: thread before run, which is the order after `of`. What is returned is the run as it is once both are held.
+const LOCK = `
+  select ${runColumns('r')}
+  from threads t
+  join runs r on r.thread_id = t.id
+  where r.id = $1::uuid
     -- guard: still in the hands of the finalizer
-    and epoch = $2 and status = $3
-  for no key update`;
+    and r.epoch = $2 and r.status = $3
+  for no key update of t, r`;
 const END = `
   update runs
   set status = $4, error = $5::json, reason = $6, usage = $7::json, interrupts = $8::json, log_end = $9,
@@ -55,7 +55,7 @@ const END = `
   where id = $1::uuid
     -- guard: still in the hands of the finalizer
     and epoch = $2 and status = $3
-  returning *`;
+  returning ${runColumns('runs')}`;
 
 /**
  * queued | prepared | running -> terminal, exactly once.
@@ -107,14 +107,13 @@ function endOf(by: Finalizer): { epoch: number; at: number } {
 
 async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
   const from = by.owner ? 'running' : by.status;
-  await tx.query(LOCK_THREAD, [runId]);
-  const { rows } = await tx.query<RunRow>(LOCK_RUN, [runId, by.epoch, from]);
+  const { rows } = await tx.query<RunRow>({ name: 'end_lock', text: LOCK, values: [runId, by.epoch, from] });
   const [row] = rows;
   if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
   const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);
   const end = endOf(by);
   const logEnd = cursorOf(end.epoch, end.at + final.held.length);
-  const ended = await tx.query<RunRow>(END, [
+  const values = [
     runId,
     by.epoch,
     from,
@@ -125,7 +124,8 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     JSON.stringify(final.interrupts),
     row.kind === 'edit' ? null : logEnd,
     end.epoch,
-  ]);
+  ];
+  const ended = await tx.query<RunRow>({ name: 'end_store', text: END, values });
   const [endedRow] = ended.rows;
   if (endedRow === undefined) throw new Error(`run ${runId} slipped away under its lock`);
   const run = toRun(endedRow);

@@ -40,6 +40,52 @@ export interface RunRow {
   ended_at: Date | null;
 }
 
+const COLUMNS = {
+  id: true,
+  owner: true,
+  thread_id: true,
+  turn_id: true,
+  lineage_id: true,
+  graph_id: true,
+  kind: true,
+  status: true,
+  epoch: true,
+  ordinal: true,
+  takeovers: true,
+  input: true,
+  command: true,
+  config: true,
+  stream_modes: true,
+  on_disconnect: true,
+  request_key: true,
+  request_hash: true,
+  message_id: true,
+  webhook: true,
+  worker_id: true,
+  base_checkpoint_id: true,
+  cancel_requested_at: true,
+  cancel_action: true,
+  error: true,
+  reason: true,
+  usage: true,
+  interrupts: true,
+  log_end: true,
+  created_at: true,
+  started_at: true,
+  ended_at: true,
+} as const satisfies Record<keyof RunRow, true>;
+
+/**
+ * The columns of a RunRow by name, for prepared statements: one with `*` fails for as long as its connection lives once
+ * a newer version's migration has added a column.
+ * @param table the table's name or alias in the statement
+ */
+export function runColumns(table: string): string {
+  return Object.keys(COLUMNS)
+    .map((column) => `${table}.${column}`)
+    .join(', ');
+}
+
 export function toRun(row: RunRow): Run {
   return {
     id: row.id,

@@ -1,5 +1,5 @@
-/** Opening threads, turns and lineages inside an admission's transaction. */
-import type { Json, JsonObject } from '#src/events/event.ts';
+/** What an admission needs of threads, interrupts and lineages, inside its transaction. */
+import type { JsonObject } from '#src/events/event.ts';
 import type { Queryable, Tx } from '#src/postgres/pool.ts';
 
 /** What admission needs of the thread's row, which it holds. */
@@ -40,48 +40,8 @@ const LOCK_THREAD = `select id, graph_id from threads where id = $1::uuid and ow
 
 /** Locks the owner's thread for the rest of the transaction; null when there is none. */
 export async function lockThread(tx: Tx, owner: string, threadId: string): Promise<LockedThread | null> {
-  const { rows } = await tx.query<LockedThread>(LOCK_THREAD, [threadId, owner]);
+  const { rows } = await tx.query<LockedThread>({ name: 'thread_lock', text: LOCK_THREAD, values: [threadId, owner] });
   return rows[0] ?? null;
-}
-
-const OPEN_TURN = `
-  with counted as (
-    update threads
-    set turn_count = turn_count + 1, active_at = clock_timestamp(), graph_id = coalesce(graph_id, $4)
-    where id = $1::uuid
-    returning turn_count),
-  lineage as (
-    insert into lineages (id, thread_id, turn_id) select $3::uuid, $1::uuid, $2::uuid where $5::boolean)
-  insert into turns (id, thread_id, ordinal, lineage_id)
-  select $2::uuid, $1::uuid, turn_count, $3::uuid from counted`;
-
-/**
- * Opens the thread's next turn. `ownLineage`: the turn starts a lineage of its own (context `transcript`); otherwise it
- * continues `lineageId`, which exists. The thread keeps the graph of its first turn as its default.
- */
-export async function openTurn(
-  tx: Tx,
-  turn: { id: string; threadId: string; lineageId: string; ownLineage: boolean; graphId: string },
-): Promise<void> {
-  await tx.query(OPEN_TURN, [turn.threadId, turn.id, turn.lineageId, turn.graphId, turn.ownLineage]);
-}
-
-const INSERT_QUESTION = `
-  insert into messages (id, thread_id, turn_id, run_id, role, content)
-  values ($1::uuid, $2::uuid, $3::uuid, $4::uuid, 'user', $5::json)`;
-
-/** Stores the question that opens a turn. */
-export async function insertQuestion(
-  tx: Tx,
-  question: { id: string; threadId: string; turnId: string; runId: string; content: Json },
-): Promise<void> {
-  await tx.query(INSERT_QUESTION, [
-    question.id,
-    question.threadId,
-    question.turnId,
-    question.runId,
-    JSON.stringify(question.content),
-  ]);
 }
 
 const OPEN_INTERRUPTS = `
