@@ -12,6 +12,7 @@ import type { MessageRequest } from '#src/runs/run.ts';
 import { settleTurn } from '#src/threads/settle.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { testPool } from '#tests/support/pools.ts';
+import { until } from '#tests/support/until.ts';
 
 let database: TestDatabase;
 let pool: Pool;
@@ -112,6 +113,36 @@ describe('admission', () => {
     for (const outcome of outcomes) {
       if (outcome.status === 'fulfilled') continue;
       expect(outcome.reason).toMatchObject({ code: 'RUN_IN_PROGRESS', details: { run_id: won[0] } });
+    }
+  });
+
+  test('a message that waited for the thread sees what was admitted meanwhile', async () => {
+    const who = owner();
+    const { run } = await admitMessage(deps, message({ owner: who }));
+    await end(run.id);
+    const holder = await pool.connect();
+    try {
+      await holder.query('begin');
+      await holder.query('select 1 from threads where id = $1::uuid for no key update', [run.thread_id]);
+      const waiting = refusal(admitMessage(deps, message({ owner: who, thread_id: run.thread_id })));
+      await until(
+        async () => {
+          const { rows } = await pool.query(
+            `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+          );
+          return rows.length > 0;
+        },
+        { message: 'the second message to wait for the thread' },
+      );
+      await holder.query(
+        `insert into runs (id, owner, thread_id, lineage_id, graph_id, kind, status, ordinal)
+         values (gen_random_uuid(), $2, $1::uuid, $1::uuid, 'chat', 'plain', 'queued', 2)`,
+        [run.thread_id, who],
+      );
+      await holder.query('commit');
+      expect((await waiting).code).toBe('RUN_IN_PROGRESS');
+    } finally {
+      holder.release();
     }
   });
 
