@@ -204,7 +204,7 @@ export function createWorker(deps: WorkerDeps): Worker {
       holds: () => performance.now() - renewedAtMs < LEASE_MS,
       renewed: () => renewal.promise,
     },
-    present: () => client !== null && performance.now() - renewedAtMs < LOCK_GRACE_MS,
+    present: () => !stopped && client !== null && performance.now() - renewedAtMs < LOCK_GRACE_MS,
     leaseAgeMs: () => performance.now() - heldSinceMs,
     async stop() {
       stopped = true;
