@@ -73,7 +73,7 @@ async function main(): Promise<void> {
     await embedded?.stop();
     throw error;
   }
-  announce(config, app, embedded === null ? 'given by DATABASE_URL' : `embedded, in ${config.postgres.dataDir}`);
+  announce(config, app, embedded === null ? 'given by DATABASE_URL' : `embedded, in ${embedded.directory}`);
 }
 
 async function refuseUnmigrated(databaseUrl: string): Promise<void> {
