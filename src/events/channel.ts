@@ -4,7 +4,7 @@ import { decodeEvent } from './codec.ts';
 import { BEFORE_START, type Cursor, epochOf } from './cursor.ts';
 import type { RunEvent } from './event.ts';
 import { createHeads, type Heads } from './heads.ts';
-import { type EventLog, type LogEntry, LogUnavailable } from './log.ts';
+import type { EventLog, LogEntry } from './log.ts';
 import { entryItem, indexAfter, pushSeen, type Ring, type Seen } from './ring.ts';
 
 export interface Channel {
@@ -43,12 +43,9 @@ export interface Channel {
 
 export type Source = 'published' | 'delivered' | 'checked';
 
-/** Checks in a row, so that a log that is being written again after an outage is not taken for lost. */
-const CHECKS_BEFORE_LOST = 3;
 const FIRST_PAGE = 100;
 const MAX_PAGE = 500;
 const PAGE_BYTES = 512 * 1024;
-const MAX_BACKOFF_MS = 1_000;
 
 export function createChannel(deps: { runId: string; log: EventLog; logger: Logger }): Channel {
   return {
@@ -129,7 +126,8 @@ export function wakeSoon(channel: Channel): void {
   });
 }
 
-function wake(channel: Channel): void {
+/** Lets every waiting viewer look again. */
+export function wake(channel: Channel): void {
   const waiting = channel.waiting;
   channel.waiting = new Set();
   for (const resume of waiting) resume();
@@ -159,97 +157,4 @@ async function page(channel: Channel, after: Cursor): Promise<Seen[]> {
   if (bytes > PAGE_BYTES) channel.pageLimit = Math.max(1, Math.floor((entries.length * PAGE_BYTES) / bytes));
   else channel.pageLimit = Math.min(MAX_PAGE, channel.pageLimit * 2);
   return seen;
-}
-
-/**
- * Subscribes, and looks where the log ends; repeated until it succeeds. Resolves after the first try, so that a viewer
- * attached while the log is away is served with what this process delivers.
- */
-export async function openChannel(channel: Channel, tailCheckMs: number): Promise<void> {
-  if (await connect(channel, tailCheckMs)) return;
-  let backoffMs = 100;
-  const again = (): void => {
-    channel.timer = setTimeout(async () => {
-      if (channel.closed || (await connect(channel, tailCheckMs))) return;
-      backoffMs = Math.min(MAX_BACKOFF_MS, backoffMs * 2);
-      again();
-    }, backoffMs).unref();
-  };
-  if (!channel.closed) again();
-}
-
-async function connect(channel: Channel, tailCheckMs: number): Promise<boolean> {
-  try {
-    const unsubscribe = await channel.log.subscribe(channel.runId, (entry) => accept(channel, entry, 'published'));
-    if (channel.closed) {
-      unsubscribe();
-      return true;
-    }
-    channel.unsubscribe = unsubscribe;
-  } catch (error) {
-    logFailure(channel, error, 'run not subscribed yet');
-    return false;
-  }
-  await check(channel);
-  if (channel.closed) return true;
-  // The last publication of a run can be lost, and nothing after it would show the hole.
-  const tick = (): void => {
-    channel.timer = setTimeout(async () => {
-      await check(channel);
-      if (!channel.closed) tick();
-    }, tailCheckMs).unref();
-  };
-  tick();
-  return true;
-}
-
-/** One look at the end of the log: something new, as expected, or less than was seen. */
-async function check(channel: Channel): Promise<void> {
-  let last: LogEntry | null;
-  try {
-    last = await channel.log.last(channel.runId);
-  } catch (error) {
-    logFailure(channel, error, 'end of the log not readable');
-    return;
-  }
-  if (channel.closed) return;
-  const end = last?.cursor ?? BEFORE_START;
-  if (last !== null) accept(channel, last, 'checked');
-  const { heard } = channel;
-  channel.end = end;
-  channel.heard = false;
-  const viewerIsAhead = channel.asked > channel.tail;
-  const logIsBehind = end < channel.tail && !heard && !isFedHere(channel);
-  if (!viewerIsAhead && !logIsBehind) {
-    channel.behind = 0;
-    return;
-  }
-  channel.behind += 1;
-  if (channel.behind >= CHECKS_BEFORE_LOST) lose(channel, end);
-}
-
-/** The log is gone or another one. Viewers that are ahead of it are told, and go on after its end. */
-function lose(channel: Channel, end: Cursor): void {
-  channel.logger.warn({ runId: channel.runId, end, seen: channel.tail }, 'event log of a watched run is lost');
-  channel.losses += 1;
-  channel.lostAt = end;
-  channel.behind = 0;
-  channel.tail = end;
-  channel.asked = end;
-  channel.ring.seen.length = 0;
-  channel.ring.bytes = 0;
-  wakeSoon(channel);
-}
-
-export function closeChannel(channel: Channel): void {
-  channel.closed = true;
-  if (channel.timer !== null) clearTimeout(channel.timer);
-  channel.unsubscribe?.();
-  wake(channel);
-}
-
-function logFailure(channel: Channel, error: unknown, message: string): void {
-  const { runId, logger } = channel;
-  if (error instanceof LogUnavailable) logger.debug({ runId, reason: error.message }, message);
-  else logger.error({ err: error, runId }, message);
 }

@@ -1,6 +1,7 @@
 /** Shows the runs of any process to the viewers of this one. */
 import type { Logger } from 'pino';
-import { accept, type Channel, closeChannel, createChannel, openChannel } from './channel.ts';
+import { accept, type Channel, createChannel } from './channel.ts';
+import { closeChannel, openChannel } from './channel-watch.ts';
 import type { Hub } from './hub.ts';
 import type { EventLog } from './log.ts';
 import { createViewer } from './viewer.ts';
