@@ -16,6 +16,7 @@ import { createMetrics, registerMetrics } from './http/metrics.ts';
 import { registerOpenapi } from './http/openapi.ts';
 import { createHttpServer } from './http/server.ts';
 import { createPool } from './postgres/pool.ts';
+import { isUnavailable } from './postgres/sqlstate.ts';
 import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
 import { createThreadService } from './threads/service.ts';
@@ -100,7 +101,13 @@ async function build(
   async function serve(): Promise<string> {
     const { auth, http } = config;
     assertListenAllowed({ mode: auth.mode, host: http.host, allowPublic: http.allowPublic });
-    const { app, sse, closing } = await createHttpServer({ options: http, logger, metrics, renderRefusal });
+    const { app, sse, closing, errorHandler } = await createHttpServer({
+      options: http,
+      logger,
+      metrics,
+      renderRefusal,
+      isUnavailable,
+    });
     registerHealth(app, {
       checks: { postgres: () => pool.query('select 1'), log: () => log.ping() },
       isDraining: () => engine.draining || closing.aborted,
@@ -116,6 +123,7 @@ async function build(
         sse,
         authenticate: createAuthenticate(auth),
         closing,
+        errorHandler,
         logger,
       }),
       { prefix: '/api/v1' },

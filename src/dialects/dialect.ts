@@ -2,6 +2,7 @@
 import type { FastifyBaseLogger } from 'fastify';
 import type { RunledgerError } from '#src/errors.ts';
 import type { Authenticate } from '#src/http/auth.ts';
+import type { ErrorHandler, RefusalRenderer } from '#src/http/errors.ts';
 import type { Sse } from '#src/http/sse.ts';
 import type { SseFrame } from '#src/http/sse-frame.ts';
 import type { Followed, RunService } from '#src/runs/service.ts';
@@ -17,6 +18,8 @@ export interface DialectDeps {
   authenticate: Authenticate;
   /** Aborts when the server begins to close, with the refusal that a waiting request is then answered with. */
   closing: AbortSignal;
+  /** For the dialect's scope: every refusal in its form. */
+  errorHandler(render: RefusalRenderer): ErrorHandler;
   logger: FastifyBaseLogger;
 }
 

@@ -13,15 +13,23 @@ export interface RefusalForm {
 /** Total: every refusal has a form. `request.params` is there for links (the thread's id). */
 export type RefusalRenderer = (refusal: RunledgerError, request: Pick<FastifyRequest, 'id' | 'params'>) => RefusalForm;
 
+/** What Fastify's `setErrorHandler` takes. */
+export type ErrorHandler = (error: unknown, request: FastifyRequest, reply: FastifyReply) => FastifyReply;
+
 /**
  * The error handler of a scope: known refusals in the dialect's form, anything else as INTERNAL without a word of the
  * cause. What is the server's fault is logged once, with the cause and the request's id.
+ * @param deps.isUnavailable tells errors of a service that is away or too busy (UNAVAILABLE) from faults (INTERNAL)
  */
-export function createErrorHandler(deps: { render: RefusalRenderer; logger: FastifyBaseLogger }) {
+export function createErrorHandler(deps: {
+  render: RefusalRenderer;
+  logger: FastifyBaseLogger;
+  isUnavailable: (error: unknown) => boolean;
+}): ErrorHandler {
   return function handleError(error: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
     // Nobody is there to read an answer; what the request asked for has been done or undone by its own handler.
     if (error instanceof ClientLeft) return reply.code(499).send();
-    const refusal = toRefusal(error);
+    const refusal = deps.isUnavailable(error) ? unavailable(error) : toRefusal(error);
     if (refusal.code === 'INTERNAL' || refusal.code === 'UNAVAILABLE') {
       const route = request.routeOptions.url ?? null;
       const level = refusal.code === 'INTERNAL' ? 'error' : 'warn';
@@ -61,6 +69,10 @@ export function toRefusal(error: unknown): RunledgerError {
         ? new RunledgerError('INVALID_REQUEST', 'The request is malformed.', { cause: error })
         : internal(error);
   }
+}
+
+function unavailable(cause: unknown): RunledgerError {
+  return new RunledgerError('UNAVAILABLE', 'The server cannot serve this now; try again in a moment.', { cause });
 }
 
 function internal(cause: unknown): RunledgerError {

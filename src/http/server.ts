@@ -10,7 +10,7 @@ import { serializerCompiler } from 'fastify-type-provider-zod';
 import { RunledgerError } from '#src/errors.ts';
 import { registerBodyRules } from './body.ts';
 import { type CorsOptions, registerCors } from './cors.ts';
-import { createErrorHandler, type RefusalRenderer } from './errors.ts';
+import { createErrorHandler, type ErrorHandler, type RefusalRenderer } from './errors.ts';
 import type { Metrics } from './metrics.ts';
 import { registerShutdown } from './shutdown.ts';
 import { createSse, type Sse } from './sse.ts';
@@ -29,6 +29,8 @@ export interface HttpServer {
   sse: Sse;
   /** Aborts when the server begins to close, with a refusal as reason: for handlers that wait without a stream. */
   closing: AbortSignal;
+  /** The error handler of a dialect, with its form of refusals. */
+  errorHandler(render: RefusalRenderer): ErrorHandler;
 }
 
 /** To receive a request: its headers, and all of it. A response may take as long as a run does. */
@@ -44,7 +46,8 @@ const REDACTED = ['authorization', 'cookie', 'x-dev-user'].flatMap((name) => [
 
 /**
  * Builds the server without listening. Hooks run in this order: request id, CORS, closing, (a dialect's authentication),
- * body, text check, validation. `renderRefusal` is the form of refusals outside every dialect.
+ * body, text check, validation. `renderRefusal` is the form of refusals outside every dialect. An error that
+ * `isUnavailable` knows is answered with 503; without it every error that is no refusal is a 500.
  * @throws Error when the CORS options contradict each other
  */
 export async function createHttpServer(deps: {
@@ -52,8 +55,9 @@ export async function createHttpServer(deps: {
   logger: FastifyBaseLogger;
   metrics: Metrics;
   renderRefusal: RefusalRenderer;
+  isUnavailable?: (error: unknown) => boolean;
 }): Promise<HttpServer> {
-  const { options, metrics } = deps;
+  const { options, metrics, isUnavailable = () => false } = deps;
   const logger = deps.logger.child({ room: 'http' }, { redact: REDACTED });
   const app: FastifyInstance = Fastify({
     loggerInstance: logger,
@@ -79,7 +83,8 @@ export async function createHttpServer(deps: {
 
   app.setValidatorCompiler(validatorCompiler);
   app.setSerializerCompiler(serializerCompiler);
-  app.setErrorHandler(createErrorHandler({ render: deps.renderRefusal, logger }));
+  const errorHandler = (render: RefusalRenderer): ErrorHandler => createErrorHandler({ render, logger, isUnavailable });
+  app.setErrorHandler(errorHandler(deps.renderRefusal));
   app.setNotFoundHandler(() => {
     throw new RunledgerError('NOT_FOUND', 'There is no such route.');
   });
@@ -97,7 +102,7 @@ export async function createHttpServer(deps: {
     kind: 'gauge',
     read: () => [{ value: sse.open }],
   });
-  return { app, sse, closing };
+  return { app, sse, closing, errorHandler };
 }
 
 function observeRequests(app: FastifyInstance, deps: { logger: FastifyBaseLogger; metrics: Metrics }): void {

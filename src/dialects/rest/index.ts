@@ -2,7 +2,6 @@
 import type { FastifyPluginAsync } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { authHook } from '#src/http/auth.ts';
-import { createErrorHandler } from '#src/http/errors.ts';
 import type { DialectDeps } from '../dialect.ts';
 import { createRunStream } from '../stream.ts';
 import { renderRefusal } from './errors.ts';
@@ -18,7 +17,7 @@ export function restDialect(deps: DialectDeps): FastifyPluginAsync {
   return async (scope) => {
     const app: RestApp = scope.withTypeProvider<ZodTypeProvider>();
     app.addHook('onRequest', authHook(deps.authenticate));
-    app.setErrorHandler(createErrorHandler({ render: renderRefusal, logger: deps.logger }));
+    app.setErrorHandler(deps.errorHandler(renderRefusal));
     const openStream = createRunStream({ ...deps, projector: { project, resync: RESYNC } });
     addThreadRoutes(app, deps);
     addMessageRoutes(app, { ...deps, openStream });
