@@ -126,7 +126,7 @@ describe('a crash between delivery and settlement', () => {
 
 describe('a delivery that outlives its lease', () => {
   /** Two drains; the first delivery goes on until it is told how it ended, the second ends at once. */
-  async function outlive(late: DeliveryResult, second: DeliveryResult) {
+  async function outlive(late: DeliveryResult, second: DeliveryResult | Promise<DeliveryResult>) {
     const begun = Promise.withResolvers<void>();
     const end = Promise.withResolvers<DeliveryResult>();
     const { logger, text } = memoryLogger();
@@ -153,6 +153,15 @@ describe('a delivery that outlives its lease', () => {
     const { id, endLate } = await outlive({ outcome: 'dead', error: 'the late one' }, { outcome: 'delivered' });
     await becomes(id, { status: 'delivered' });
     expect(await endLate()).toMatchObject({ status: 'delivered', last_error: null, attempts: 2 });
+  });
+
+  test('nor while the other still delivers it', async () => {
+    const second = Promise.withResolvers<DeliveryResult>();
+    const { id, endLate } = await outlive({ outcome: 'dead', error: 'the late one' }, second.promise);
+    await becomes(id, { attempts: 2 });
+    expect(await endLate()).toMatchObject({ status: 'pending', last_error: null });
+    second.resolve({ outcome: 'delivered' });
+    expect(await becomes(id, { status: 'delivered' })).toMatchObject({ attempts: 2 });
   });
 
   test('nor as delivered', async () => {
@@ -210,23 +219,32 @@ describe('a target that fails', () => {
 
 describe('the end of a process', () => {
   test('waits for the deliveries in flight and takes no more', async () => {
-    const begun = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<AbortSignal>();
     const end = Promise.withResolvers<DeliveryResult>();
     const [first, second] = [await queue(pool, effectOf()), await queue(pool, effectOf())];
     const drain = startNotes(
-      () => {
-        begun.resolve();
+      (_delivery, signal) => {
+        begun.resolve(signal);
         return end.promise;
       },
       { concurrency: 1 },
     );
-    await begun.promise;
+    const signal = await begun.promise;
     const stopped = drain.stop(10_000);
     drain.poke();
+    // Time for a look, if there were one, and for the stop to get to its waiting.
+    await pool.query('select 1');
+    expect(signal.aborted).toBe(false);
     end.resolve({ outcome: 'delivered' });
     await stopped;
     const rows = [await rowOf(pool, first.id), await rowOf(pool, second.id)];
     expect(rows.map(({ status, attempts }) => `${status} ${attempts}`).sort()).toEqual(['delivered 1', 'pending 0']);
+  });
+
+  test('also waits for those that a look in progress was about to begin', async () => {
+    const { id } = await queue(pool, effectOf());
+    await startNotes(() => Promise.resolve({ outcome: 'delivered' })).stop(10_000);
+    expect(await rowOf(pool, id)).toMatchObject({ status: 'delivered', attempts: 1 });
   });
 
   test('cuts short what takes too long, and leaves it to others at once without counting the attempt', async () => {
