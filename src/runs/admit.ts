@@ -79,6 +79,7 @@ export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Pr
     config: request.config ?? {},
     stream_modes: request.stream_modes ?? [],
     on_disconnect: request.on_disconnect ?? null,
+    webhook: request.webhook ?? null,
   });
   // Nobody can race for a thread that does not exist yet: one statement is the whole transaction.
   if (threadId === null && key === undefined) return inNewThread(deps.pool, deps, request, hash);

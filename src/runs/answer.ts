@@ -22,6 +22,8 @@ export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Ad
     thread_id: threadId,
     interrupts: request.interrupts,
     config: request.config ?? {},
+    on_disconnect: request.on_disconnect ?? null,
+    webhook: request.webhook ?? null,
   });
   const ids = Object.keys(request.interrupts);
   return inTransaction(deps.pool, async (tx) => {

@@ -13,6 +13,7 @@ const CLAIM = `
     join threads t on t.id = r.thread_id
     cross join clock
     where r.status = 'queued'
+      and r.kind <> 'edit'
       and r.available_at <= clock.now
       -- guard: one running run per thread, and the thread's oldest due run first
       and not exists (select 1 from runs x where x.thread_id = r.thread_id and x.status = 'running')
@@ -25,7 +26,12 @@ const CLAIM = `
   update runs r
   set status = 'running', epoch = r.epoch + 1, worker_id = $1::uuid, started_at = coalesce(r.started_at, clock_timestamp()),
       base_checkpoint_id = coalesce(
-        r.base_checkpoint_id, (select l.tip_checkpoint_id from lineages l where l.id = r.lineage_id), '')
+        r.base_checkpoint_id,
+        (select l.tip_checkpoint_id from lineages l where l.id = r.lineage_id),
+        -- a lineage of the stock saver has no tip yet: its newest counts
+        (select c.checkpoint_id from checkpoints c
+         where c.thread_id = r.lineage_id::text and c.checkpoint_ns = '' order by c.seq desc limit 1),
+        '')
   from pick
   -- guard: still queued (a cancel may have ended it between the pick's snapshot and its lock)
   where r.id = pick.id and r.status = 'queued'

@@ -12,6 +12,7 @@ import { transcriptBefore } from '#src/threads/transcript.ts';
 import { type Lease, LeaseGate } from './lease-gate.ts';
 import type { Answer } from './outcome.ts';
 import type { Run } from './run.ts';
+import { orStopped } from './stop.ts';
 
 /** What every run records, whatever its creator asked for. */
 const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
@@ -44,8 +45,8 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     graph_id: run.graph_id,
     user_id: run.owner,
   };
-  const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
-  signal.throwIfAborted();
+  // A user's factory may hang; a stop must reach it all the same.
+  const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
   const input = parts.continues ? null : await inputOf(deps.pool, run);
   const options = {
     configurable,

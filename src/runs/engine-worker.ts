@@ -28,7 +28,6 @@ export async function startWorker(
   const putBack: PutBackDeps = { pool, log, logger };
   const worker = createWorker({
     databaseUrl: deps.databaseUrl,
-    limits: config.postgres,
     logKind: log.kind,
     roles: config.roles,
     logger,

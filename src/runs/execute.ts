@@ -17,7 +17,7 @@ import { type FailureCode, failure } from './failures.ts';
 import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
-import { Stop, stopOf } from './stop.ts';
+import { orStopped, Stop, stopOf } from './stop.ts';
 import { needsRepair, progressOf, readPast, reconcile } from './takeover.ts';
 
 export interface ExecuteDeps {
@@ -42,6 +42,8 @@ export interface Execution {
 
 /** How long the last events may take to reach the log before the end is stored without waiting for them. */
 const FLUSH_MS = 2_000;
+/** How long making a graph may take when its lineage is to be closed or repaired: a user's factory may hang. */
+const REPAIR_MS = 10_000;
 const FIRST_RETRY_MS = 500;
 const LONGEST_RETRY_MS = 10_000;
 
@@ -62,7 +64,9 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
     if (writer.fenced || stopOf(signal) === 'drain') return null;
-    if (outcome.status === 'failed' || outcome.status === 'cancelled') await close(deps, run, outcome, lost);
+    // A cancel that came after the graph had ended is stored as one, so its lineage is closed as one.
+    const endsBadly = outcome.status === 'failed' || outcome.status === 'cancelled' || stopOf(signal) === 'cancel';
+    if (endsBadly) await close(deps, run, outcome, lost);
     if (stopOf(signal) === 'lost') return null;
     return { outcome, given: writer.given };
   } finally {
@@ -230,7 +234,8 @@ async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => vo
   try {
     if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
     const { configurable = {} } = run.config;
-    const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
     await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: ending.partials });
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not closed; the next run repairs it');
@@ -244,7 +249,8 @@ async function repairBefore(deps: ExecuteDeps, run: Run, saver: RunSaver): Promi
   if (run.command !== null || !(await needsRepair(deps.pool, run))) return;
   const { configurable = {} } = run.config;
   try {
-    const graph = await deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
     await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [] });
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');

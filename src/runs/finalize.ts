@@ -180,7 +180,8 @@ function jsonOrNull(value: unknown): string | null {
   return value === null ? null : JSON.stringify(value);
 }
 
-const SEAL_RETRY_MS = [50, 250, 1_000, 5_000, 15_000];
+const SEAL_RETRY_MS = [50, 250, 1_000, 5_000];
+const LAST_SEAL_RETRY_MS = 15_000;
 
 /** Appends held events and the seal. While the log is away the end stands in Postgres, and readers end from the row. */
 async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<void> {
@@ -204,17 +205,17 @@ function endEntries(logEnd: Cursor, run: Run, held: RunEvent[]): LogEntry[] {
   return events.map((event, index) => ({ cursor: first + index, payload: JSON.stringify(event) }));
 }
 
-/** In the background, bounded: after that the seal is left to readers, who end from the row. */
-function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0], attempt: number): void {
-  const delayMs = SEAL_RETRY_MS[attempt];
-  if (delayMs === undefined) {
+/** In the background, for as long as the log would be kept: after that nobody looks for it any more. */
+function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0], attempt: number, waitedMs = 0): void {
+  const delayMs = SEAL_RETRY_MS[attempt] ?? LAST_SEAL_RETRY_MS;
+  if (waitedMs > deps.streamTtlMs) {
     deps.logger.error({ runId: request.runId }, 'seal given up; readers end from the row');
     return;
   }
   setTimeout(() => {
     appendEnd(request).catch((error: unknown) => {
       deps.logger.warn({ runId: request.runId, err: error }, 'seal not appended, trying again');
-      retrySeal(deps, request, attempt + 1);
+      retrySeal(deps, request, attempt + 1, waitedMs + delayMs);
     });
   }, delayMs).unref();
 }

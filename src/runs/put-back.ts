@@ -27,7 +27,7 @@ const OF_DEAD = `
     on tip.thread_id = l.id::text and tip.checkpoint_ns = '' and tip.checkpoint_id = l.tip_checkpoint_id
   where seen.id = r.id
     -- guard: still in the hands of the dead worker, in the epoch that was looked at
-    and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch
+    and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch and r.kind <> 'edit'
     -- guard: the worker has not come back since it was judged
     and not exists (
       select 1 from workers w

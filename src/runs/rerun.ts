@@ -17,7 +17,13 @@ import type { Admitted, RerunRequest } from './run.ts';
  */
 export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admitted> {
   const { owner, thread_id: threadId, request_key: key } = request;
-  const hash = requestHash({ kind: 'rerun', thread_id: threadId, config: request.config ?? null });
+  const hash = requestHash({
+    kind: 'rerun',
+    thread_id: threadId,
+    config: request.config ?? null,
+    on_disconnect: request.on_disconnect ?? null,
+    webhook: request.webhook ?? null,
+  });
   return inTransaction(deps.pool, async (tx) => {
     const first = await firstWithKey(tx, owner, key, hash);
     if (first !== null) return first;

@@ -24,3 +24,17 @@ export function stopOf(signal: AbortSignal): StopKind | null {
   if (!signal.aborted) return null;
   return signal.reason instanceof Stop ? signal.reason.kind : 'lost';
 }
+
+/** The promise, unless the signal aborts first; then the signal's reason is thrown and the promise is left alone. */
+export async function orStopped<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  const stopped = Promise.withResolvers<never>();
+  const onAbort = (): void => stopped.reject(signal.reason);
+  signal.addEventListener('abort', onAbort, { once: true });
+  if (signal.aborted) onAbort();
+  try {
+    return await Promise.race([promise, stopped.promise]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+    promise.catch(() => undefined);
+  }
+}

@@ -45,7 +45,6 @@ export interface Worker {
 
 export interface WorkerDeps {
   databaseUrl: string;
-  limits: ConnectionLimits;
   logKind: 'redis' | 'memory';
   roles: readonly string[];
   logger: Logger;
@@ -59,6 +58,22 @@ export interface WorkerDeps {
 export class LogKindConflict extends Error {
   override readonly name = 'LogKindConflict';
 }
+
+/** A renewal that has no answer after this is a dead connection: the lease is only `LEASE_MS` long. */
+const LIVENESS_LIMITS: ConnectionLimits = {
+  statementTimeoutMs: 3_000,
+  lockTimeoutMs: 3_000,
+  idleInTransactionTimeoutMs: 3_000,
+};
+// So that Postgres notices within seconds when this process' host is gone, and gives the lock back.
+const KEEPALIVE = `set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3`;
+// Our own former session may still hold the lock, when its connection is half open: nobody else has this key.
+const TAKE_OVER_LOCK = `
+  select pg_terminate_backend(l.pid)
+  from pg_locks l
+  where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_backend_pid()
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid = (($1::bigint >> 32) & 4294967295)::oid and l.objid = ($1::bigint & 4294967295)::oid`;
 
 // Registration of two processes at once is serialised, so neither can miss the other.
 const REGISTER_LOCK = `select pg_advisory_xact_lock($1::bigint)`;
@@ -83,7 +98,7 @@ const RENEW = {
       returning id)
     select (select count(*) from lease) as renewed, r.id, r.epoch, r.cancel_requested_at is not null as cancel_requested
     from (select 1) as one
-    left join runs r on r.worker_id = $1::uuid and r.status = 'running'`,
+    left join runs r on r.worker_id = $1::uuid and r.status = 'running' and r.kind <> 'edit'`,
 };
 
 interface RenewRow {
@@ -107,7 +122,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   let heldSinceMs = performance.now();
 
   async function connect(): Promise<pg.Client> {
-    const fresh = new pg.Client(connectionOptions(deps.databaseUrl, 'worker', deps.limits));
+    const fresh = new pg.Client(connectionOptions(deps.databaseUrl, 'worker', LIVENESS_LIMITS));
     fresh.on('error', (error) => {
       logger.warn({ err: error, workerId: id }, 'liveness connection dropped');
       if (client === fresh) client = null;
@@ -118,6 +133,8 @@ export function createWorker(deps: WorkerDeps): Worker {
     });
     await fresh.connect();
     try {
+      await fresh.query(KEEPALIVE);
+      await fresh.query(TAKE_OVER_LOCK, [lockKey]);
       await fresh.query('select pg_advisory_lock($1::bigint)', [lockKey]);
       await fresh.query(`listen ${WAKE_CHANNEL}; listen ${CANCEL_CHANNEL}`);
       await register(fresh);
@@ -211,8 +228,13 @@ export function createWorker(deps: WorkerDeps): Worker {
       clearTimeout(timer);
       await busy;
       if (client === null) return;
-      await client.query('delete from workers where id = $1::uuid', [id]);
-      await client.end();
+      try {
+        await client.query('delete from workers where id = $1::uuid', [id]);
+        await client.end();
+      } catch (error) {
+        // Its row runs out by itself; the runs were handed back before.
+        logger.warn({ err: error, workerId: id }, 'presence not withdrawn');
+      }
     },
   };
 }

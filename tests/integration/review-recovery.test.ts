@@ -19,7 +19,7 @@ import { progressOf } from '#src/runs/takeover.ts';
 import { createWorker } from '#src/runs/worker.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
-import { silent, TEST_LIMITS, testPool } from '#tests/support/pools.ts';
+import { silent, testPool } from '#tests/support/pools.ts';
 import { until } from '#tests/support/until.ts';
 
 let database: TestDatabase;
@@ -119,7 +119,6 @@ test('a worker is there for its peers from its first renewal until it stops', as
   let renewals = 0;
   const worker = createWorker({
     databaseUrl: database.url,
-    limits: TEST_LIMITS,
     logKind: 'redis',
     roles: ['worker'],
     logger: silent,

@@ -2,7 +2,7 @@
 import { pino } from 'pino';
 import { type ConnectionLimits, createPool, type Pool } from '#src/postgres/pool.ts';
 
-export const TEST_LIMITS: ConnectionLimits = {
+const TEST_LIMITS: ConnectionLimits = {
   statementTimeoutMs: 10_000,
   lockTimeoutMs: 5_000,
   idleInTransactionTimeoutMs: 5_000,
