@@ -102,7 +102,10 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
 
 const OUTBOX_POLL_MS = 1_000;
 const OUTBOX_CONCURRENCY = 16;
-const OUTBOX_PER_TARGET = 4;
+/** Beside what a delivery may take: for its result to be stored, also when Postgres is slow. */
+const SETTLE_GRACE_MS = 20_000;
+// Names are looked up by four threads: one slow name must not take them all.
+const OUTBOX_PER_TARGET = 3;
 
 /** Null without a secret: this process sends no webhooks, and refuses them at admission. */
 function createOutboxDrain({ config, pool, logger }: EngineDeps): Drain | null {
@@ -114,7 +117,7 @@ function createOutboxDrain({ config, pool, logger }: EngineDeps): Drain | null {
     intervalMs: OUTBOX_POLL_MS,
     concurrency: OUTBOX_CONCURRENCY,
     perLane: OUTBOX_PER_TARGET,
-    leaseMs: timeoutMs * 3,
+    leaseMs: timeoutMs + SETTLE_GRACE_MS,
     maxAttempts,
     logger,
   });
