@@ -76,6 +76,8 @@ export function createModelCalls(onFinished: (call: FinishedCall) => void): Mode
     },
   });
   handler.name = 'RunledgerModelCalls';
+  handler.ignoreChain = true;
+  handler.ignoreAgent = true;
   handler.awaitHandlers = true; // whatever the environment says: the executor ends the translator when the stream has ended
   return { handler, threw: (error) => typeof error === 'object' && error !== null && errors.has(error) };
 }

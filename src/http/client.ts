@@ -9,6 +9,9 @@ export class ClientLeft extends Error {
   }
 }
 
+/** One for all: an abort without a reason makes an exception with a stack, for every response. */
+const OVER = new Error('the response is over');
+
 export interface Client {
   /** Aborts when the client leaves (reason: ClientLeft), or by `release`. Never by a response that simply ended. */
   readonly signal: AbortSignal;
@@ -37,6 +40,6 @@ export function watchClient(reply: Pick<FastifyReply, 'raw'>): Client {
     get left() {
       return left;
     },
-    release: () => controller.abort(),
+    release: () => controller.abort(OVER),
   };
 }

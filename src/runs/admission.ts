@@ -21,7 +21,7 @@ export async function firstWithKey(
   tx: Tx,
   owner: string,
   key: string | undefined,
-  hash: string,
+  hash: string | null,
 ): Promise<Admitted | null> {
   if (key === undefined) return null;
   await tx.query('select pg_advisory_xact_lock($1::bigint)', [advisoryKey('request', owner, key)]);
@@ -57,7 +57,7 @@ export interface NewRun {
   input: Json;
   command: JsonObject | null;
   messageId: string | null;
-  hash: string;
+  hash: string | null;
   requestKey: string | null;
   config: RunConfig;
   streamModes: string[];

@@ -71,7 +71,7 @@ const NEXT_TURN = {
  */
 export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<Admitted> {
   const { owner, thread_id: threadId, request_key: key } = request;
-  const hash = requestHash({
+  const hash = requestHash(key, {
     kind: 'message',
     thread_id: threadId,
     graph_id: request.graph_id ?? null,
@@ -92,7 +92,12 @@ export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Pr
   });
 }
 
-async function inNewThread(db: Queryable, deps: AdmitDeps, request: MessageRequest, hash: string): Promise<Admitted> {
+async function inNewThread(
+  db: Queryable,
+  deps: AdmitDeps,
+  request: MessageRequest,
+  hash: string | null,
+): Promise<Admitted> {
   const run = newRun(deps, request, { threadId: randomUUID(), graphId: request.graph_id ?? deps.defaultGraph, hash });
   const row = await insertTurn(db, NEW_THREAD, run, request);
   if (row === undefined) throw new Error('a new thread was not inserted');
@@ -103,7 +108,7 @@ async function nextTurn(
   tx: Tx,
   deps: AdmitDeps,
   request: MessageRequest & { thread_id: string },
-  hash: string,
+  hash: string | null,
 ): Promise<Admitted> {
   const { owner, thread_id: threadId } = request;
   // A statement of its own: the next one, which checks what runs and waits, must see what held this lock before.
@@ -122,7 +127,7 @@ async function nextTurn(
 function newRun(
   deps: AdmitDeps,
   request: MessageRequest,
-  place: { threadId: string; graphId: string; hash: string },
+  place: { threadId: string; graphId: string; hash: string | null },
 ): NewRun {
   const { threadId, graphId, hash } = place;
   if (!deps.graphs.has(graphId)) {

@@ -17,7 +17,7 @@ import type { Admitted, AnswerRequest } from './run.ts';
  */
 export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Admitted> {
   const { owner, thread_id: threadId, request_key: key } = request;
-  const hash = requestHash({
+  const hash = requestHash(key, {
     kind: 'answer',
     thread_id: threadId,
     interrupts: request.interrupts,

@@ -41,7 +41,7 @@ export type Finalized =
 
 // Lock order: thread before run, which is the order after `of`. What is returned is the run as it is once both are held.
 const LOCK = `
-  select ${runColumns('r')}
+  select r.kind, r.cancel_requested_at
   from threads t
   join runs r on r.thread_id = t.id
   where r.id = $1::uuid
@@ -107,7 +107,11 @@ function endOf(by: Finalizer): { epoch: number; at: number } {
 
 async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
   const from = by.owner ? 'running' : by.status;
-  const { rows } = await tx.query<RunRow>({ name: 'end_lock', text: LOCK, values: [runId, by.epoch, from] });
+  const { rows } = await tx.query<Pick<RunRow, 'kind' | 'cancel_requested_at'>>({
+    name: 'end_lock',
+    text: LOCK,
+    values: [runId, by.epoch, from],
+  });
   const [row] = rows;
   if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
   const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);

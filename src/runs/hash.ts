@@ -1,8 +1,11 @@
 import { createHash } from 'node:crypto';
 
-/** SHA-256 over JSON with sorted keys: equal for bodies that mean the same, whatever the order of their keys. */
-export function requestHash(request: unknown): string {
-  return createHash('sha256').update(canonical(request)).digest('base64url');
+/**
+ * What a request key stands for: SHA-256 over JSON with sorted keys, equal for bodies that mean the same, whatever the
+ * order of their keys. null without a key, because then nobody compares it.
+ */
+export function requestHash(key: string | undefined, request: unknown): string | null {
+  return key === undefined ? null : createHash('sha256').update(canonical(request)).digest('base64url');
 }
 
 function canonical(value: unknown): string {

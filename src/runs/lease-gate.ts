@@ -16,6 +16,7 @@ export class LeaseGate extends BaseCallbackHandler {
   override readonly name = 'lease-gate';
   override readonly awaitHandlers = true;
   override readonly raiseError = true;
+  override readonly ignoreChain = true;
   readonly #lease: Lease;
   readonly #signal: AbortSignal;
 

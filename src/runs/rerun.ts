@@ -17,7 +17,7 @@ import type { Admitted, RerunRequest } from './run.ts';
  */
 export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admitted> {
   const { owner, thread_id: threadId, request_key: key } = request;
-  const hash = requestHash({
+  const hash = requestHash(key, {
     kind: 'rerun',
     thread_id: threadId,
     config: request.config ?? null,
