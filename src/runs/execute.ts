@@ -17,8 +17,9 @@ import { type FailureCode, failure } from './failures.ts';
 import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
+import { createSaverHandles, type SaverHandles } from './saver-handles.ts';
 import { orStopped, Stop, stopOf } from './stop.ts';
-import { needsRepair, progressOf, readPast, reconcile } from './takeover.ts';
+import { needsRepair, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -57,10 +58,10 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   const { signal } = abort;
   const lost = (): void => abort.abort(new Stop('lost'));
   const writer = deps.writer.open(run.id, run.epoch, lost);
-  const saver = openRunSaver(deps, run, lost);
+  const savers = createSaverHandles(() => openRunSaver(deps, run, lost));
   try {
-    const outcome = await outcomeOf(deps, run, writer, saver, signal);
-    await saver.close();
+    const outcome = await outcomeOf(deps, run, writer, savers, signal);
+    await savers.close();
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
     if (writer.fenced || stopOf(signal) === 'drain') return null;
@@ -70,7 +71,7 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
     if (stopOf(signal) === 'lost') return null;
     return { outcome, given: writer.given };
   } finally {
-    await saver.close();
+    await savers.close();
     writer.close();
   }
 }
@@ -80,17 +81,17 @@ async function outcomeOf(
   deps: ExecuteDeps,
   run: Run,
   writer: RunWriter,
-  saver: RunSaver,
+  savers: SaverHandles,
   signal: AbortSignal,
 ): Promise<Ending> {
   try {
-    const past = await begin(deps, run, writer, saver);
-    return await attempts(deps, run, { writer, saver, past }, signal);
+    const past = await begin(deps, run, writer, savers.current);
+    return await attempts(deps, run, { writer, savers, past }, signal);
   } catch (error) {
     if (isUnavailable(error)) throw error;
     deps.logger.error({ err: error, runId: run.id }, 'execution failed');
     const end = stopped(signal) ?? emptyOutcome('failed', { error: failure('INTERNAL') });
-    return { ...end, leftCheckpoint: saver.wrote, partials: [] };
+    return { ...end, leftCheckpoint: savers.wrote, partials: [] };
   }
 }
 
@@ -110,6 +111,8 @@ interface Begun {
   closed: boolean;
   /** What clients were told by former epochs; null when it is not known, or there was none. */
   told: Told | null;
+  /** What they saw of messages of the root that no node returned, oldest first. */
+  partials: PartialText[];
 }
 
 /** The first entry of this epoch: the run begins, or a run of another worker goes on. */
@@ -118,11 +121,12 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
     await repairBefore(deps, run, saver);
-    return { usage: null, continues: false, own: false, closed: false, told: null };
+    return { usage: null, continues: false, own: false, closed: false, told: null, partials: [] };
   }
   const past = await readPast(deps.log, run, deps.logger);
   const { checkpointId, continues, own, closed } = await progressOf(deps.pool, run);
   if (!continues) await repairBefore(deps, run, saver);
+  const partials = partialsOf(past);
   const { dropped, retold } = await reconcile(saver, run, past);
   const { after, told, usage } = past;
   const events = [
@@ -133,18 +137,18 @@ async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunS
     writer.write(event);
     told?.note(event);
   }
-  return { usage, continues, own, closed, told };
+  return { usage, continues, own, closed, told, partials };
 }
 
 interface Parts {
   writer: RunWriter;
-  saver: RunSaver;
+  savers: SaverHandles;
   past: Begun;
 }
 
 /** Transient faults are tried again in place: same epoch, from the tip. */
 async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: AbortSignal): Promise<Ending> {
-  const { writer, past } = parts;
+  const { writer, savers, past } = parts;
   const translator = createTranslator({
     write: (event) => writer.write(event),
     continued: past.continues || run.command !== null,
@@ -154,20 +158,28 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     ...end,
     usage: sum(past.usage, translator.usage()),
     answer: end.answer ?? translator.answer(),
-    leftCheckpoint: past.own || parts.saver.wrote,
+    leftCheckpoint: past.own || savers.wrote,
     partials: translator.partials(),
   });
-  if (run.cancel_requested_at !== null) return ending(emptyOutcome('cancelled'));
-  const givenUp = whyGivenUp(deps, run, past);
-  if (givenUp !== null) return ending(emptyOutcome('failed', { error: failure(givenUp) }));
+  const unexecuted = notExecuted(deps, run, past);
+  if (unexecuted !== null) return { ...ending(unexecuted), answer: answerOf(past.partials), partials: past.partials };
   for (let attempt = 1, { continues } = past; ; attempt += 1) {
-    const { end, transient } = await once(deps, run, { ...parts, translator, continues }, signal);
+    const attemptParts = { writer, saver: savers.current, translator, continues };
+    const { end, transient } = await once(deps, run, attemptParts, signal);
     if (!transient || attempt > deps.maxRetries || signal.aborted) return ending(end);
     const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
     writer.write({ type: 'run.retry', attempt, delay_ms: delayMs, dropped: translator.forgetUnfinished() });
     if (!(await sleptThrough(delayMs, signal))) return ending(stopped(signal) ?? end);
+    await savers.renew();
     ({ continues } = await progressOf(deps.pool, run));
   }
+}
+
+/** The end of a run that goes straight to closing; what its former owners showed is kept. Null: it is executed. */
+function notExecuted(deps: ExecuteDeps, run: Run, past: Begun): Outcome | null {
+  if (run.cancel_requested_at !== null) return emptyOutcome('cancelled');
+  const code = whyGivenUp(deps, run, past);
+  return code === null ? null : emptyOutcome('failed', { error: failure(code) });
 }
 
 /**
@@ -181,10 +193,12 @@ function whyGivenUp(deps: ExecuteDeps, run: Run, past: Begun): FailureCode | nul
 
 /** An outcome, and what people saw of messages that no node returned. */
 interface Ending extends Outcome {
-  partials: { id: string; text: string }[];
+  partials: PartialText[];
 }
 
-interface Attempt extends Parts {
+interface Attempt {
+  writer: RunWriter;
+  saver: RunSaver;
   translator: RunTranslator;
   continues: boolean;
 }
@@ -255,6 +269,11 @@ async function repairBefore(deps: ExecuteDeps, run: Run, saver: RunSaver): Promi
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');
   }
+}
+
+function answerOf(partials: PartialText[]): Outcome['answer'] {
+  const last = partials.at(-1);
+  return last === undefined ? null : { content: last.text, stream_id: last.id };
 }
 
 function sum(a: Usage | null, b: Usage | null): Usage | null {

@@ -8,7 +8,7 @@ import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
 import type { RunEvent, Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
-import { messageFields, toolCalls } from '#src/graphs/message-fields.ts';
+import { contentText, messageFields, toolCalls } from '#src/graphs/message-fields.ts';
 import { storedMessages } from '#src/graphs/stored-messages.ts';
 import { createTold, type Told } from '#src/graphs/told.ts';
 import { addUsage } from '#src/graphs/usage.ts';
@@ -23,7 +23,15 @@ export interface Past {
   shown: Map<string, string[]>;
   /** What clients were told; null when the log could not be read. */
   told: Told | null;
+  /** Their text as it was shown. */
+  texts: Map<string, string>;
   usage: Usage | null;
+}
+
+/** What was shown of a message that no node returned. */
+export interface PartialText {
+  id: string;
+  text: string;
 }
 
 const PAGE = 1_000;
@@ -34,7 +42,8 @@ const PAGE = 1_000;
  */
 export async function readPast(log: EventLog, run: Run, logger: Logger): Promise<Past> {
   const told = createTold();
-  const past: Past = { after: BEFORE_START, shown: new Map(), told, usage: null };
+  const past: Past = { after: BEFORE_START, shown: new Map(), told, texts: new Map(), usage: null };
+  const heads = new Map<Cursor, string>();
   try {
     for (;;) {
       const { entries } = await log.read(run.id, past.after, PAGE);
@@ -44,6 +53,11 @@ export async function readPast(log: EventLog, run: Run, logger: Logger): Promise
         if (event !== null) told.note(event);
         if (event?.type === 'message.head' || event?.type === 'message.whole') {
           if (event.message.type === 'ai') past.shown.set(event.message.id, event.ns);
+          heads.set(entry.cursor, event.message.id);
+          past.texts.set(event.message.id, contentText(event.message.content));
+        } else if (event?.type === 'message.delta' && event.kind === 'text') {
+          const id = heads.get(event.m);
+          if (id !== undefined) past.texts.set(id, (past.texts.get(id) ?? '') + event.text);
         } else if (event?.type === 'run.usage') {
           past.usage = addUsage(past.usage, event.usage);
         }
@@ -54,6 +68,14 @@ export async function readPast(log: EventLog, run: Run, logger: Logger): Promise
     logger.warn({ err: error, runId: run.id }, 'past of a taken-over run not readable; its readers resync');
     return { ...past, told: null, after: cursorOf(run.epoch, 0) - 1 };
   }
+}
+
+/** Texts of the root's messages that were shown without their end, oldest first. */
+export function partialsOf(past: Past): PartialText[] {
+  return (past.told?.unfinished() ?? []).flatMap((id) => {
+    const text = past.texts.get(id) ?? '';
+    return text === '' || (past.shown.get(id)?.length ?? 1) > 0 ? [] : [{ id, text }];
+  });
 }
 
 /** What clients must forget, and what they are then told anew because the checkpoints hold it. */

@@ -106,6 +106,31 @@ describe('kill -9 of the owner', () => {
     expect(data(rest, 'tool_call_result')).toEqual([]);
   });
 
+  test('and a cancel before anybody noticed: the run ends cancelled, with the text that was shown', async () => {
+    const { survivor, victim } = await doomed();
+    cluster.model.setScript(say(words(400), { delayMs: 25 }));
+    const stream = await sendStreaming(victim, 'count');
+    await until(() => data(stream, 'message_chunk').length > 8, { message: 'some text' });
+    const { run_id, thread_id } = data(stream, 'metadata')[0] as { run_id: string; thread_id: string };
+    victim.kill('SIGKILL');
+    await stream.closed;
+    const cancelled = await call(survivor, 'POST', `/api/v1/threads/${thread_id}/cancel?wait=true`);
+    expect(cancelled.body).toMatchObject({ outcome: 'stopped', run_id, status: 'cancelled' });
+    const shown = [...built(stream).values()].join('');
+    const { body } = await call<{ turns: { answer: { content: string; partial: boolean } }[] }>(
+      survivor,
+      'GET',
+      `/api/v1/threads/${thread_id}/turns`,
+    );
+    expect(body.turns).toMatchObject([{ status: 'cancelled', answer: { partial: true } }]);
+    expect(body.turns[0]?.answer.content.startsWith(shown)).toBe(true);
+    cluster.model.setScript(say('fine'));
+    const next = await send(survivor, 'and now?', {}, thread_id);
+    expect((await ended(survivor, next.run_id)).status).toBe('succeeded');
+    const told = cluster.model.calls.at(-1)?.body.messages.map((message) => message.role);
+    expect(told).toEqual(['system', 'user', 'assistant', 'user']);
+  });
+
   test.each(['twoNodes', 'oneNode'])(
     'between two approvals (%s): each is asked once, none is answered for the person',
     async (graph) => {
