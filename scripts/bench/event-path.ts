@@ -3,7 +3,7 @@
  * real translator, log writer, hub and log, no graph and no client.
  */
 
-import { randomUUID } from 'node:crypto';
+import { hash, randomUUID } from 'node:crypto';
 import { AIMessageChunk } from '@langchain/core/messages';
 import { pino } from 'pino';
 import { createHub } from '#src/events/live-hub.ts';
@@ -17,8 +17,8 @@ import { answerParent } from './ipc.ts';
 export interface EventPathLoad {
   runs: number;
   tokensPerRun: number;
-  /** Tokens a second of all runs together, or as fast as the event loop turns. */
-  tokensPerSecond: number | null;
+  /** Bytes of `work` for each token, in LangGraph's place. */
+  workBytes: number;
   /** False: the same loop with nothing behind it, to be subtracted. */
   withPath: boolean;
 }
@@ -36,6 +36,23 @@ const writer = createLogWriter({
   limits: { maxEvents: 150_000, maxBytes: 64 * 1024 ** 2, unacknowledgedBytes: 16 * 1024 ** 2 },
   logger,
 });
+
+/** What LangGraph itself takes for a token, about, measured beside this path; its place is taken by hashing. */
+const LANGGRAPH_US = 70;
+const block = Buffer.alloc(256 * 1024, 'token ');
+
+/** Native work, so that what runs beside it does not change how fast it is; a clock would count other processes too. */
+function work(bytes: number): void {
+  hash('sha1', block.subarray(0, bytes), 'hex');
+}
+
+/** How many bytes `work` takes for LANGGRAPH_US. */
+function calibrate(): number {
+  const rounds = 2_000;
+  const start = process.cpuUsage();
+  for (let round = 0; round < rounds; round += 1) work(16 * 1024);
+  return Math.min(block.length, Math.round((LANGGRAPH_US * 16 * 1024 * rounds) / process.cpuUsage(start).user));
+}
 
 interface Sink {
   part(item: unknown): void;
@@ -87,21 +104,16 @@ async function eventPath(load: EventPathLoad): Promise<{ cpuUsPerToken: number; 
   const total = load.runs * load.tokensPerRun;
   const start = process.cpuUsage();
   const startMs = performance.now();
-  let given = 0;
-  while (given < total) {
-    const due =
-      load.tokensPerSecond === null
-        ? given + load.runs
-        : Math.ceil(((performance.now() - startMs) / 1000) * load.tokensPerSecond);
-    for (; given < Math.min(due, total); given += 1) {
-      const run = given % load.runs;
-      sinks[run]?.part(parts[run]?.[Math.floor(given / load.runs)]);
-    }
-    await new Promise((resolve) => (load.tokensPerSecond === null ? setImmediate(resolve) : setTimeout(resolve, 1)));
+  for (let given = 0; given < total; given += 1) {
+    const run = given % load.runs;
+    work(load.workBytes);
+    sinks[run]?.part(parts[run]?.[Math.floor(given / load.runs)]);
+    // Every run has had a part: the sockets have their turn.
+    if (run === load.runs - 1) await new Promise((resolve) => setImmediate(resolve));
   }
   await Promise.all(sinks.map((sink) => sink.end()));
   const { user, system } = process.cpuUsage(start);
   return { cpuUsPerToken: (user + system) / total, wallMs: performance.now() - startMs };
 }
 
-answerParent({ eventPath });
+answerParent({ eventPath, calibrate });
