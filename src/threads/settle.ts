@@ -54,11 +54,16 @@ export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
       end.runId,
       answer === null ? null : randomUUID(),
       answer === null ? null : JSON.stringify(answer.content),
-      answer?.stream_id ?? null,
+      storableText(answer?.stream_id ?? null),
       answer?.partial ?? false,
       end.taken,
       end.interrupts.map((interrupt) => interrupt.id),
       end.interrupts.map((interrupt) => JSON.stringify(interrupt.value)),
     ],
   });
+}
+
+/** A graph chooses its messages' ids, and `text` takes neither NUL nor lone surrogates: they become U+FFFD. */
+function storableText(text: string | null): string | null {
+  return text === null ? null : text.toWellFormed().replaceAll('\0', '\uFFFD');
 }
