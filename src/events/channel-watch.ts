@@ -72,19 +72,25 @@ async function check(channel: Channel): Promise<void> {
     return;
   }
   channel.behind += 1;
-  if (channel.behind >= CHECKS_BEFORE_LOST) lose(channel, end);
+  if (channel.behind < CHECKS_BEFORE_LOST) return;
+  if (logIsBehind) forgetSeen(channel, end);
+  turnBack(channel);
 }
 
-/** The log is gone or another one. Viewers that are ahead of it are told, and go on after its end. */
-function lose(channel: Channel, end: Cursor): void {
+/** The log is gone or another one: what was seen beyond its end is none of it. */
+function forgetSeen(channel: Channel, end: Cursor): void {
   channel.logger.warn({ runId: channel.runId, end, seen: channel.tail }, 'event log of a watched run is lost');
-  channel.losses += 1;
-  channel.lostAt = end;
-  channel.behind = 0;
   channel.tail = end;
-  channel.asked = end;
   channel.ring.seen.length = 0;
   channel.ring.bytes = 0;
+}
+
+/** Viewers that are ahead of what is known are told, and go on after it; a client may come with any cursor. */
+function turnBack(channel: Channel): void {
+  channel.losses += 1;
+  channel.lostAt = channel.tail;
+  channel.asked = channel.tail;
+  channel.behind = 0;
   wakeSoon(channel);
 }
 

@@ -1,7 +1,7 @@
 /** The stream itself: how soon, from where, to whose pages, and what it says in silence. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import {
   type Cluster,
   call,
@@ -18,6 +18,7 @@ import { callTools, say } from '#tests/support/fake-model-script.ts';
 import { dataOf, idsOf } from '#tests/support/frames.ts';
 import type { TestServer } from '#tests/support/server.ts';
 import { openSse } from '#tests/support/sse.ts';
+import { startTcpProxy } from '#tests/support/tcp-proxy.ts';
 
 const PAGE = 'https://app.example';
 const KEEPALIVE_MS = 1_000;
@@ -180,6 +181,33 @@ describe('a cursor that is none', () => {
       expect(text.endsWith(rest)).toBe(true);
       expect(dataOf(stream, 'run_end')).toMatchObject([{ status: 'succeeded' }]);
     }
+  });
+});
+
+describe('a cursor of the future while Redis is slow', () => {
+  test('concerns its reader alone: one who is served before Redis has answered misses and repeats nothing', async () => {
+    const redisUrl = inject('redisUrl');
+    const proxy = await startTcpProxy({ port: Number(new URL(redisUrl).port) });
+    const slow = await startCluster({ redisUrl: proxy.through(redisUrl) });
+    const [server] = slow.servers as [TestServer];
+    const text = words(320);
+    slow.model.setScript(say(text, { delayMs: 20 }));
+    const run = await send(server, 'stay');
+    const honest = await follow(server, run);
+    await honest.waitFor(({ event }) => event === 'message_chunk');
+    // Longer than the server waits for Redis before it serves its own readers without it.
+    proxy.set({ kind: 'latency', ms: 400 });
+    const strange = await follow(server, run, '999999');
+    await strange.waitFor(({ event }) => event === 'resync_required');
+    proxy.set({ kind: 'pass' });
+    await Promise.all([honest.closed, strange.closed]);
+    expect(textOf(honest)).toBe(text);
+    expect(dataOf(honest, 'resync_required')).toEqual([]);
+    expect(strange.frames[0]?.event).toBe('resync_required');
+    expect(text.endsWith(textOf(strange))).toBe(true);
+    for (const stream of [honest, strange]) expect(dataOf(stream, 'run_end')).toMatchObject([{ status: 'succeeded' }]);
+    await slow.stop();
+    await proxy.close();
   });
 });
 
