@@ -99,13 +99,19 @@ export const LIST_IDS = `
  * thread, ns, checkpoint id, channels. Walks the ancestors of a checkpoint once for all channels: every write to them,
  * back to the nearest ancestor that stores the channel's value (the seed). Order of writes: oldest checkpoint first,
  * within one by (task_path, task_id, idx) in code point order, which is how the live run applied them.
+ *
+ * The plan must not depend on statistics: of a thread that grew since the last analyze Postgres knows nothing, and a
+ * join in the wrong order makes a walk of n steps cost n^3. So every step is a lateral look-up of its own, and the one of
+ * the parent is `>= … order by … limit 1`, which only the primary key can answer.
  */
 export const DELTA_HISTORY = `
-  with recursive chain as (
-    select p.checkpoint_id, p.parent_checkpoint_id, p.checkpoint -> 'channel_versions' as versions,
-           0 as depth, $4::text[] as wanted
+  with recursive seeds as materialized (
+    select b.channel, b.version, b.type, b.blob
+    from checkpoint_blobs b
+    where b.thread_id = $1 and b.checkpoint_ns = $2 and b.channel = any($4::text[]) and b.type <> 'empty'),
+  chain as (
+    select t.checkpoint_id, t.parent_checkpoint_id, null::jsonb as versions, -1 as depth, $4::text[] as wanted
     from checkpoints t
-    join checkpoints p on p.thread_id = $1 and p.checkpoint_ns = $2 and p.checkpoint_id = t.parent_checkpoint_id
     where t.thread_id = $1 and t.checkpoint_ns = $2 and t.checkpoint_id = $3
     union all
     select p.checkpoint_id, p.parent_checkpoint_id, p.checkpoint -> 'channel_versions', chain.depth + 1, rest.wanted
@@ -114,24 +120,30 @@ export const DELTA_HISTORY = `
       select array(
         select c.channel from unnest(chain.wanted) as c(channel)
         where not exists (
-          select 1 from checkpoint_blobs b
-          where b.thread_id = $1 and b.checkpoint_ns = $2 and b.channel = c.channel
-            and b.version = chain.versions ->> c.channel and b.type <> 'empty')) as wanted
+          select 1 from seeds s where s.channel = c.channel and s.version = chain.versions ->> c.channel)) as wanted
     ) rest
-    join checkpoints p on p.thread_id = $1 and p.checkpoint_ns = $2 and p.checkpoint_id = chain.parent_checkpoint_id
-    where cardinality(rest.wanted) > 0)
+    cross join lateral (
+      select * from checkpoints p
+      where p.thread_id = $1 and p.checkpoint_ns = $2 and p.checkpoint_id >= chain.parent_checkpoint_id
+      order by p.thread_id, p.checkpoint_ns, p.checkpoint_id
+      limit 1
+    ) p
+    where p.checkpoint_id = chain.parent_checkpoint_id and cardinality(rest.wanted) > 0)
   select * from (
   select 'write' as kind, chain.depth, w.task_path, w.task_id, w.idx, w.channel, w.type, w.blob
   from chain
-  join checkpoint_writes w
-    on w.thread_id = $1 and w.checkpoint_ns = $2 and w.checkpoint_id = chain.checkpoint_id and w.channel = any(chain.wanted)
+  cross join lateral (
+    select * from checkpoint_writes w
+    where w.thread_id = $1 and w.checkpoint_ns = $2 and w.checkpoint_id = chain.checkpoint_id and w.channel = any(chain.wanted)
+    offset 0
+  ) w
+  where chain.depth >= 0
   union all
-  select 'seed', chain.depth, null, null, null, b.channel, b.type, b.blob
+  select 'seed', chain.depth, null, null, null, s.channel, s.type, s.blob
   from chain
   cross join lateral unnest(chain.wanted) as c(channel)
-  join checkpoint_blobs b
-    on b.thread_id = $1 and b.checkpoint_ns = $2 and b.channel = c.channel
-   and b.version = chain.versions ->> c.channel and b.type <> 'empty'
+  join seeds s on s.channel = c.channel and s.version = chain.versions ->> c.channel
+  where chain.depth >= 0
   ) found
   order by depth desc, task_path collate "C" nulls first, task_id collate "C", idx`;
 
