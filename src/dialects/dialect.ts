@@ -5,6 +5,7 @@ import type { Authenticate } from '#src/http/auth.ts';
 import type { ErrorHandler, RefusalRenderer } from '#src/http/errors.ts';
 import type { Sse } from '#src/http/sse.ts';
 import type { SseFrame } from '#src/http/sse-frame.ts';
+import type { Run } from '#src/runs/run.ts';
 import type { Followed, RunService } from '#src/runs/service.ts';
 import type { ThreadService } from '#src/threads/service.ts';
 
@@ -32,6 +33,8 @@ export type FollowedEvent = Extract<Followed, { kind: 'event' }>;
  */
 export interface Projector {
   project(item: FollowedEvent): readonly SseFrame[];
+  /** What a whole stream begins with when its log does not tell it: a run that ended before it was executed. */
+  opening(run: Run): readonly SseFrame[];
   /** What lies between two events cannot be replayed; the client must read the state again. */
   readonly resync: SseFrame;
 }

@@ -1,7 +1,7 @@
 /** The only loop between a run and an event stream: decide, follow, project, send. Every dialect's streams go through it. */
 import type { Readable } from 'node:stream';
 import type { FastifyBaseLogger, FastifyReply } from 'fastify';
-import type { Cursor } from '#src/events/cursor.ts';
+import { BEFORE_START, type Cursor } from '#src/events/cursor.ts';
 import type { Client } from '#src/http/client.ts';
 import type { Sse } from '#src/http/sse.ts';
 import { encodeFrames } from '#src/http/sse-frame.ts';
@@ -60,12 +60,25 @@ export function createRunStream(deps: {
     };
   }
 
+  /** A log that does not begin with its run (it ended while it was queued, or its start is lost) is given a beginning. */
+  function beginning(run: Run, encode: (item: Followed) => Buffer): (item: Followed) => Buffer {
+    let begun = false;
+    return (item) => {
+      const bytes = encode(item);
+      if (begun || bytes.length === 0) return bytes;
+      begun = true;
+      const type = item.kind === 'event' ? item.event.type : null;
+      if (type === 'run.started' || type === 'run.taken_over') return bytes;
+      return Buffer.concat([encodeFrames(projector.opening(run)), bytes]);
+    };
+  }
+
   return async ({ reply, client, run, after, startedTheRun }) => {
     await runs.openStream(run);
     return sse.stream(reply, {
       client,
       items: (signal) => runs.follow(run, after, signal),
-      encode: encoder(),
+      encode: after === BEFORE_START ? beginning(run, encoder()) : encoder(),
       onEnd: (end) => {
         if (!startedTheRun || end !== 'client_left') return;
         runs.disconnected(run).catch((error: unknown) => {

@@ -70,12 +70,18 @@ describe('following', () => {
     });
     const stream = await open(STREAM);
     await stream.closed;
+    const opening = { run_id: RUN, thread_id: THREAD, turn_id: 'turn', takeover: 0 };
     expect(stream.frames.map(({ event, id, data }) => [event, id, data])).toEqual([
+      // The log lost its own beginning: the stream has one all the same.
+      ['metadata', undefined, JSON.stringify(opening)],
       ['resync_required', undefined, '{}'],
       ['resync_required', undefined, '{}'],
       ['resync_required', undefined, '{}'],
       ['run_end', '53', '{"status":"succeeded","usage":null}'],
     ]);
+    const rest = await open(`${STREAM}&last_event_id=49`);
+    await rest.closed;
+    expect(rest.frames[0]?.event).toBe('resync_required');
   });
 
   test('has no HEAD, which would follow a run without sending it', async () => {
@@ -88,6 +94,7 @@ describe('following', () => {
     let projected = 0;
     const projector: Projector = {
       resync: { event: 'resync' },
+      opening: () => [],
       project: ({ cursor }) => {
         projected += 1;
         return [{ id: cursor, data: cursor }];

@@ -245,6 +245,7 @@ function assertToldAfterCommit(told: Told[], ending: Ending): void {
       answer: ending.answer ?? null,
     });
   }
+  expect(told[0]?.event).toBe('metadata');
   const end = told.at(-1);
   expect(end?.event).toBe('run_end');
   expect(told.filter(({ event }) => event === 'run_end')).toHaveLength(1);

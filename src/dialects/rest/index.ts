@@ -5,7 +5,7 @@ import { authHook } from '#src/http/auth.ts';
 import type { DialectDeps } from '../dialect.ts';
 import { createRunStream } from '../stream.ts';
 import { renderRefusal } from './errors.ts';
-import { project, RESYNC } from './project.ts';
+import { openingOf, project, RESYNC } from './project.ts';
 import type { RestApp } from './route.ts';
 import { addMessageRoutes } from './routes-messages.ts';
 import { addRunRoutes } from './routes-runs.ts';
@@ -18,7 +18,7 @@ export function restDialect(deps: DialectDeps): FastifyPluginAsync {
     const app: RestApp = scope.withTypeProvider<ZodTypeProvider>();
     app.addHook('onRequest', authHook(deps.authenticate));
     app.setErrorHandler(deps.errorHandler(renderRefusal));
-    const openStream = createRunStream({ ...deps, projector: { project, resync: RESYNC } });
+    const openStream = createRunStream({ ...deps, projector: { project, opening: openingOf, resync: RESYNC } });
     addThreadRoutes(app, deps);
     addMessageRoutes(app, { ...deps, openStream });
     addRunRoutes(app, deps);

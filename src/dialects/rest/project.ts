@@ -12,6 +12,16 @@ export interface Entry {
 
 export const RESYNC: RestFrame = { event: 'resync_required', data: {} };
 
+/** The frame every stream begins with. Without an id: it is no event of the log. */
+export function openingOf(run: {
+  id: string;
+  thread_id: string;
+  turn_id: string | null;
+  takeovers: number;
+}): RestFrame[] {
+  return [metadata({ run_id: run.id, thread_id: run.thread_id, turn_id: run.turn_id }, run.takeovers)];
+}
+
 /** The frames of one event, often none; the last one carries the event's cursor as id. */
 export function project(entry: Entry): RestFrame[] {
   const frames: RestFrame[] = bodiesOf(entry);
