@@ -120,10 +120,16 @@ describe('every lever reaches what runs, from the other process, within a second
   test.each(CASES)('%s, in a %s call, in the %s', async (lever, work, place) => {
     const key = `${lever} ${work} ${place}`.replaceAll(' ', '-');
     const { sent, left } = await begun(work, place, key);
+    const readers = await Promise.all([follow(a, sent), follow(b, sent)]);
     const pulledAt = now();
     await pull(lever, sent);
     const leftAt = await until(left, { timeoutMs: 2_000, message: 'the call to be given up' });
     expect(leftAt - pulledAt).toBeLessThan(1_000);
+    for (const reader of readers) {
+      await reader.closed;
+      expect(reader.frames.at(-1)?.event).toBe('run_end');
+      expect(dataOf(reader, 'run_end')).toMatchObject([{ status: 'cancelled' }]);
+    }
     if (lever !== 'delete') return;
     expect(await call(a, 'GET', `/api/v1/threads/${sent.thread_id}`)).toMatchObject({ status: 404 });
     expect(await traces(sent)).toEqual(NO_TRACES);
