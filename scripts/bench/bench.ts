@@ -40,6 +40,9 @@ const options = { repetitions, scale: args.quick ? 0.25 : 1, profileDir: args.pr
 const startMs = performance.now();
 const bench = await startBench({ fsync: args.fsync });
 const figures: Figures = { rows: [], values: {} };
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(signal, () => bench.stop().finally(() => process.exit(1)));
+}
 try {
   for (const [name, workload] of chosen) {
     process.stderr.write(`\n${name}\n`);

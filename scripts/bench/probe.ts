@@ -12,7 +12,8 @@ import { answerParent } from './ipc.ts';
 export interface ProcessUsage {
   /** User and system time of all its threads, ms. */
   cpuMs: number;
-  rssBytes: number;
+  /** JavaScript objects and the buffers they hold. */
+  inUseBytes: number;
   /** Statements sent to Postgres, by application name. */
   statements: { [applicationName: string]: number };
 }
@@ -39,7 +40,8 @@ function countStatements(): void {
 function usage(args: { collect?: boolean } = {}): ProcessUsage {
   if (args.collect === true) for (let round = 0; round < 3; round += 1) collectGarbage();
   const { user, system } = process.cpuUsage();
-  return { cpuMs: (user + system) / 1000, rssBytes: process.memoryUsage.rss(), statements: { ...statements } };
+  const { heapUsed, external } = process.memoryUsage();
+  return { cpuMs: (user + system) / 1000, inUseBytes: heapUsed + external, statements: { ...statements } };
 }
 
 async function startProfile(): Promise<void> {
