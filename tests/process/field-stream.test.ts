@@ -19,6 +19,7 @@ import { dataOf, idsOf } from '#tests/support/frames.ts';
 import type { TestServer } from '#tests/support/server.ts';
 import { openSse } from '#tests/support/sse.ts';
 import { startTcpProxy } from '#tests/support/tcp-proxy.ts';
+import { until } from '#tests/support/until.ts';
 
 const PAGE = 'https://app.example';
 const KEEPALIVE_MS = 1_000;
