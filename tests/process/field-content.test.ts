@@ -25,6 +25,7 @@ beforeAll(async () => {
   const graphs = {
     chat: `${file('../../src/graphs/chat.ts')}:graph`,
     thinking: `${file('../support/graphs/content.ts')}:thinking`,
+    counting: `${file('../support/graphs/content.ts')}:counting`,
     nested: `${file('../support/graphs/nested.ts')}:models`,
     quiet: `${file('../support/graphs/nested.ts')}:quiet`,
   };
@@ -135,6 +136,13 @@ describe('usage', () => {
     const next = await finished('again', { graph: 'thinking' }, sent.thread_id);
     const usage = reportUsage === 'none' ? null : times(1);
     expect(dataOf(next.stream, 'custom')).toMatchObject([{ data: [{ usage }] }]);
+  });
+
+  test('of a model that tells with every chunk what it has counted so far: the last count', async () => {
+    const { stream } = await finished('count', { graph: 'counting' });
+    const usage = { input_tokens: 100, output_tokens: 40, total_tokens: 140 };
+    expect(dataOf(stream, 'usage')).toMatchObject([{ usage }]);
+    expect(dataOf(stream, 'run_end')).toMatchObject([{ usage }]);
   });
 
   test('of a call that broke off and was tried again: of the one that ended', async () => {

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Cluster, call, ended, follow, type Sent, send, startCluster } from '#tests/support/cluster.ts';
 import { dataOf } from '#tests/support/frames.ts';
 import type { TestServer } from '#tests/support/server.ts';
+import { startSlowService } from '#tests/support/slow-service.ts';
 import { until } from '#tests/support/until.ts';
 
 const EVENTS = 900;
@@ -28,7 +29,9 @@ beforeAll(async () => {
 });
 afterAll(() => cluster.stop());
 
-const configOf = (count: number) => ({ configurable: { count, bytes: EVENT_BYTES } });
+const configOf = (count: number, more: { url?: string } = {}) => ({
+  configurable: { count, bytes: EVENT_BYTES, ...more },
+});
 const numbersOf = (stream: Parameters<typeof dataOf>[0]): number[] =>
   dataOf<{ data: { at: number } }>(stream, 'custom').map(({ data }) => data.at);
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
@@ -116,10 +119,12 @@ describe('readers that take nothing', () => {
 
   test('are cut off after a while; that is not their leaving, and they go on where they were', async () => {
     const count = 600;
+    const service = await startSlowService();
+    const config = configOf(count, { url: `${service.url}/flooded` });
     const posted = await stalled(`${strict.url}/api/v1/threads/messages`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ content: 'flood', config: configOf(count), on_disconnect: 'cancel' }),
+      body: JSON.stringify({ content: 'flood', config, on_disconnect: 'cancel' }),
     });
     const [, threadId, runId] =
       /threads\/(.+)\/messages\/stream\?run_id=(.+)$/.exec(posted.response.headers.get('content-location') ?? '') ?? [];
@@ -129,7 +134,11 @@ describe('readers that take nothing', () => {
       return Number(/^runledger_sse_streams_open (\d+)/m.exec(metrics)?.[1]) === 0;
     };
     await until(cutOffs, { timeoutMs: 15_000, message: 'the reader to be cut off' });
+    // The run has not ended: a client that left now would stop it.
+    expect((await call(patient, 'GET', `/api/v1/runs/${sent.run_id}`)).body).toMatchObject({ status: 'running' });
+    service.release('/flooded');
     expect(await ended(patient, sent.run_id)).toMatchObject({ status: 'succeeded' });
+    await service.close();
     const before = await posted.catchUp();
     expect(before.complete).toBe(false);
     const rest = await follow(strict, sent, before.frames.findLast(({ id }) => id !== undefined)?.id);

@@ -1,5 +1,6 @@
 /** A model that thinks, in the forms providers have for it; every turn first tells what the state holds of the turns before. */
 import { AIMessage, AIMessageChunk } from '@langchain/core/messages';
+import { ChatGenerationChunk } from '@langchain/core/outputs';
 import { FakeStreamingChatModel } from '@langchain/core/utils/testing';
 import { MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
 import type { GraphConfig, GraphRuntime } from '#src/graphs/registry.ts';
@@ -32,4 +33,31 @@ export function thinking(config: GraphConfig, runtime: GraphRuntime) {
     .addNode('speaks', async ({ messages }, node) => ({ messages: [await model.invoke(messages, node)] }))
     .addEdge(START, 'recalls')
     .addEdge('recalls', 'speaks');
+}
+
+/** A provider that tells with every chunk what it has counted so far. */
+class Counting extends FakeStreamingChatModel {
+  override async *_streamResponseChunks(
+    ...[, , manager]: Parameters<FakeStreamingChatModel['_streamResponseChunks']>
+  ): AsyncGenerator<ChatGenerationChunk> {
+    for (const [text, output] of [
+      ['one ', 1],
+      ['two ', 20],
+      ['three', 40],
+    ] as const) {
+      const message = new AIMessageChunk(text);
+      message.usage_metadata = { input_tokens: 100, output_tokens: output, total_tokens: 100 + output };
+      const chunk = new ChatGenerationChunk({ text, message });
+      yield chunk;
+      await manager?.handleLLMNewToken(text, undefined, undefined, undefined, undefined, { chunk });
+    }
+  }
+}
+
+/** 100 tokens in, 40 out, told as 1, 20, 40. */
+export function counting() {
+  const model = new Counting({});
+  return new StateGraph(MessagesAnnotation)
+    .addNode('speaks', async ({ messages }, node) => ({ messages: [await model.invoke(messages, node)] }))
+    .addEdge(START, 'speaks');
 }
