@@ -45,8 +45,8 @@ class Counting extends FakeStreamingChatModel {
       ['two ', 20],
       ['three', 40],
     ] as const) {
-      const message = new AIMessageChunk(text);
-      message.usage_metadata = { input_tokens: 100, output_tokens: output, total_tokens: 100 + output };
+      const usage_metadata = { input_tokens: 100, output_tokens: output, total_tokens: 100 + output };
+      const message = Object.assign(new AIMessageChunk(text), { usage_metadata });
       const chunk = new ChatGenerationChunk({ text, message });
       yield chunk;
       await manager?.handleLLMNewToken(text, undefined, undefined, undefined, undefined, { chunk });
