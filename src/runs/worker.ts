@@ -214,6 +214,8 @@ export function createWorker(deps: WorkerDeps): Worker {
     id,
     async start() {
       client = await connectBesideTheDying(connect);
+      // Registering took a while, perhaps; from here on this worker is there for its peers, and claims.
+      await renew();
       renewSoon();
     },
     renewSoon,

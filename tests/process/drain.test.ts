@@ -43,10 +43,13 @@ test('a longer run goes on elsewhere, counts no takeover, and its client misses 
   const leaving = await cluster.add();
   const [stayed] = cluster.servers;
   if (stayed === undefined) throw new Error('no server');
+  // Held still until the other leaves, so that it is the other that claims what it admits.
+  stayed.kill('SIGSTOP');
   cluster.model.setScript(say(words(150), { delayMs: 20 }));
   const stream = await sendStreaming(leaving, 'long');
   await until(() => chunks(stream).length > 5, { message: 'some text' });
   const { run_id, thread_id } = first(stream);
+  stayed.kill('SIGCONT');
   leaving.kill('SIGTERM');
   await until(async () => (await call(leaving, 'GET', '/readyz').catch(() => ({ status: 0 }))).status !== 200, {
     message: 'readiness to go off',

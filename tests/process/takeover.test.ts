@@ -53,8 +53,9 @@ function built(stream: SseStream): Map<string, string> {
 
 async function doomed(): Promise<{ survivor: TestServer; victim: TestServer }> {
   const [survivor] = cluster.servers as [TestServer];
-  // The survivor takes nothing while the victim is up: the message is sent to the victim, which claims what it admits.
   const victim = await cluster.add();
+  // Held still until the victim dies, so that it is the victim that claims what it admits.
+  survivor.kill('SIGSTOP');
   return { survivor, victim };
 }
 
@@ -66,6 +67,7 @@ describe('kill -9 of the owner', () => {
     await until(() => data(stream, 'message_chunk').length > 8, { message: 'some text' });
     const { run_id, thread_id } = data(stream, 'metadata')[0] as { run_id: string; thread_id: string };
     const killedAt = performance.now();
+    survivor.kill('SIGCONT');
     victim.kill('SIGKILL');
     await stream.closed;
     const rest = await follow(survivor, { run_id, thread_id }, idsOf(stream).at(-1));
@@ -96,6 +98,7 @@ describe('kill -9 of the owner', () => {
     const stream = await sendStreaming(victim, 'how much?');
     await until(() => data(stream, 'message_chunk').length > 8, { message: 'text of the second call' });
     const { run_id, thread_id } = data(stream, 'metadata')[0] as { run_id: string; thread_id: string };
+    survivor.kill('SIGCONT');
     victim.kill('SIGKILL');
     await stream.closed;
     const rest = await follow(survivor, { run_id, thread_id }, idsOf(stream).at(-1));
@@ -112,6 +115,7 @@ describe('kill -9 of the owner', () => {
     const stream = await sendStreaming(victim, 'count');
     await until(() => data(stream, 'message_chunk').length > 8, { message: 'some text' });
     const { run_id, thread_id } = data(stream, 'metadata')[0] as { run_id: string; thread_id: string };
+    survivor.kill('SIGCONT');
     victim.kill('SIGKILL');
     await stream.closed;
     const cancelled = await call(survivor, 'POST', `/api/v1/threads/${thread_id}/cancel?wait=true`);
@@ -138,6 +142,7 @@ describe('kill -9 of the owner', () => {
       const sent = await send(victim, 'go', { graph });
       expect((await ended(victim, sent.run_id)).status).toBe('interrupted');
       const first = await answerOpen(victim, sent, 'yes1');
+      survivor.kill('SIGCONT');
       victim.kill('SIGKILL');
       expect((await ended(survivor, first, 30_000)).status).toBe('interrupted');
       expect((await turnOf(survivor, sent)).interrupts).toMatchObject([{ value: { question: 'two' } }]);
