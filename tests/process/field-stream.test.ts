@@ -179,15 +179,15 @@ describe('a cursor of the future while Redis is slow', () => {
     const proxy = await startTcpProxy({ port: Number(new URL(redisUrl).port) });
     const slow = await startCluster({ redisUrl: proxy.through(redisUrl) });
     const [server] = slow.servers as [TestServer];
-    const text = words(320);
+    const text = words(450);
     slow.model.setScript(say(text, { delayMs: 20 }));
     const run = await send(server, 'stay');
     const honest = await follow(server, run);
     await honest.waitFor(({ event }) => event === 'message_chunk');
     // Longer than the server waits for Redis before it serves its own readers without it.
-    proxy.set({ kind: 'latency', ms: 400 });
+    proxy.set({ kind: 'latency', ms: 300 });
     const strange = await follow(server, run, '999999');
-    await strange.waitFor(({ event }) => event === 'resync_required');
+    await strange.waitFor(({ event }) => event === 'resync_required', { timeoutMs: 20_000 });
     proxy.set({ kind: 'pass' });
     await Promise.all([honest.closed, strange.closed]);
     expect(textOf(honest)).toBe(text);
