@@ -64,8 +64,8 @@ async function plainRun(graph: keyof typeof graphs, threadId: string, text: stri
 
 answerParent({
   setup: () => saver.setup(),
-  async chat({ runs, concurrency, model }: { runs: number; concurrency: number; model: string }) {
-    return atATime(runs, concurrency, () => chatRun(model));
+  async chat(load: { runs: number; concurrency: number; model: string; staggerMs?: number }) {
+    return atATime(load.runs, load.concurrency, () => chatRun(load.model), load.staggerMs);
   },
   async trivial({ runs, concurrency }: { runs: number; concurrency: number }) {
     return atATime(runs, concurrency, () => plainRun('trivial', randomUUID(), SHORT_QUESTION));

@@ -6,6 +6,8 @@ import { scaled, type Workload } from './workload.ts';
 
 const AT_A_TIME = 10;
 const GAP_MS = 20;
+/** People do not ask at the same moment; no multiple of the gap, so that the tokens do not come in step either. */
+const STAGGER_MS = 57;
 
 interface Measured {
   /** Of each run's first token: from the question, and from the model's sending it. */
@@ -20,11 +22,12 @@ export const delay: Workload = async (bench, options) => {
 
   async function ours(): Promise<Measured> {
     const message = { graph: 'chat', content: SHORT_QUESTION, configurable: { model } };
-    const { results } = await atATime(AT_A_TIME, AT_A_TIME, () => bench.client.send(message));
+    const { results } = await atATime(AT_A_TIME, AT_A_TIME, () => bench.client.send(message), STAGGER_MS);
     return measured(results.map((run) => ({ firstMs: run.firstTokenMs, delaysMs: run.delaysMs })));
   }
   async function bare(): Promise<Measured> {
-    const { results } = await bench.bare<Load<ChatRun>>('chat', { runs: AT_A_TIME, concurrency: AT_A_TIME, model });
+    const load = { runs: AT_A_TIME, concurrency: AT_A_TIME, model, staggerMs: STAGGER_MS };
+    const { results } = await bench.bare<Load<ChatRun>>('chat', load);
     return measured(results);
   }
   function measured(runs: { firstMs: number; delaysMs: number[] }[]): Measured {
@@ -36,7 +39,11 @@ export const delay: Workload = async (bench, options) => {
     };
   }
 
-  await Promise.all([ours(), bare()]);
+  // Long enough that neither still compiles what it runs while it is measured.
+  const warm = { runs: 40, concurrency: AT_A_TIME, model: 'fake-400-0' };
+  const flatOut = { graph: 'chat', content: SHORT_QUESTION, configurable: { model: warm.model } };
+  await bench.bare('chat', warm);
+  await atATime(warm.runs, AT_A_TIME, () => bench.client.send(flatOut));
   const both = await inTurn(options.repetitions, ours, bare);
   const at = (side: Measured[], key: keyof Measured, fraction: number) =>
     median(side.map((one) => percentile(one[key], fraction)));

@@ -6,16 +6,18 @@ export interface Load<T> {
   results: T[];
 }
 
-/** @throws the first failure */
+/** @param staggerMs the first ones begin this long after one another. @throws the first failure */
 export async function atATime<T>(
   count: number,
   concurrency: number,
   work: (index: number) => Promise<T>,
+  staggerMs = 0,
 ): Promise<Load<T>> {
   const results: T[] = [];
   let next = 0;
   const startMs = performance.now();
-  async function loop(): Promise<void> {
+  async function loop(_: unknown, place: number): Promise<void> {
+    if (staggerMs > 0) await new Promise((resolve) => setTimeout(resolve, place * staggerMs));
     while (next < count) {
       const index = next;
       next += 1;
