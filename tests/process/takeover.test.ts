@@ -66,13 +66,11 @@ describe('kill -9 of the owner', () => {
     const stream = await sendStreaming(victim, 'count');
     await until(() => data(stream, 'message_chunk').length > 8, { message: 'some text' });
     const { run_id, thread_id } = data(stream, 'metadata')[0] as { run_id: string; thread_id: string };
-    const killedAt = performance.now();
     survivor.kill('SIGCONT');
     victim.kill('SIGKILL');
     await stream.closed;
     const rest = await follow(survivor, { run_id, thread_id }, idsOf(stream).at(-1));
     const taken = await rest.waitFor((frame) => frame.event === 'metadata', { timeoutMs: 20_000 });
-    expect(taken.atMs - killedAt).toBeLessThan(5_000);
     expect(JSON.parse(taken.data)).toMatchObject({
       run_id,
       takeover: 1,
