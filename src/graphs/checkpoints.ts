@@ -26,6 +26,7 @@ import {
 import { PostgresSaver } from '@langchain/langgraph-checkpoint-postgres';
 import type { JsonObject } from '#src/events/event.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
+import { againOnConflict } from '#src/postgres/transaction.ts';
 import { createCallGate } from './call-gate.ts';
 import {
   DELETE_LINEAGES,
@@ -40,6 +41,7 @@ import {
   UPSERT_WRITES,
 } from './checkpoint-sql.ts';
 import { nextVersion, SALTS } from './checkpoint-versions.ts';
+import { storableJson } from './json.ts';
 
 /** Whose writes these are. */
 export interface SaverOwner {
@@ -282,7 +284,8 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   async #fenced(name: string, text: string, values: unknown[]): Promise<void> {
     const { runId, epoch } = this.#owner;
-    const { rows } = await this.#pool.query<{ owned: boolean }>({ name, text, values: [runId, epoch, ...values] });
+    const query = { name, text, values: [runId, epoch, ...values] };
+    const { rows } = await againOnConflict(() => this.#pool.query<{ owned: boolean }>(query));
     if (rows[0]?.owned === true) return;
     this.#onFenced();
     throw new Fenced(`epoch ${epoch} does not own run ${runId}`);
@@ -301,19 +304,6 @@ function withId(config: RunnableConfig, checkpointId: string): RunnableConfig {
 
 function uuidOrNull(id: string): string | null {
   return UUID.test(id) ? id : null;
-}
-
-/** How JSON writes NUL and lone surrogates. */
-const REFUSED_BY_JSONB = /\\u(?:0000|d[89a-f])/;
-
-/** JSON that jsonb takes: NUL and lone surrogates, which it refuses, become U+FFFD. Only names and metadata go here. */
-function storableJson(value: unknown): string {
-  const json = JSON.stringify(value);
-  // They are rare, and looking at every value of every checkpoint costs several times what writing it does.
-  if (!REFUSED_BY_JSONB.test(json)) return json;
-  return JSON.stringify(value, (_key, inner: unknown) =>
-    typeof inner === 'string' ? inner.toWellFormed().replaceAll('\u0000', '\ufffd') : inner,
-  );
 }
 
 /** Removes every checkpoint of these lineages, in the caller's transaction. */

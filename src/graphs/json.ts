@@ -110,3 +110,16 @@ function fromBinary(value: ArrayBuffer | ArrayBufferView): Json {
     : Buffer.from(value);
   return `data:application/octet-stream;base64,${bytes.toString('base64')}`;
 }
+
+/** How JSON writes NUL and lone surrogates. */
+const REFUSED_BY_JSONB = /\\u(?:0000|d[89a-f])/;
+
+/** JSON that jsonb takes: NUL and lone surrogates, which it refuses, become U+FFFD. Only names and metadata go here. */
+export function storableJson(value: unknown): string {
+  const json = JSON.stringify(value);
+  // They are rare, and looking at every value of every checkpoint costs several times what writing it does.
+  if (!REFUSED_BY_JSONB.test(json)) return json;
+  return JSON.stringify(value, (_key, inner: unknown) =>
+    typeof inner === 'string' ? inner.toWellFormed().replaceAll('\u0000', '\ufffd') : inner,
+  );
+}

@@ -19,6 +19,8 @@ export function isConflict(error: unknown): boolean {
 }
 
 const UNAVAILABLE = new Set([
+  '40001', // serialization_failure
+  '40P01', // deadlock_detected
   '53300', // too_many_connections
   '53400', // configuration_limit_exceeded
   '53100', // disk_full

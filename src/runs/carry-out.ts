@@ -1,6 +1,6 @@
 /** From a claimed run to its stored end, or to its being handed back: what the coordinator does for each run it begins. */
 import type { Logger } from 'pino';
-import { isConflict, isUnavailable } from '#src/postgres/sqlstate.ts';
+import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { type ExecuteDeps, type Execution, execute } from './execute.ts';
 import { failure } from './failures.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
@@ -68,7 +68,7 @@ async function untilKnown<T>(deps: CarryOutDeps, { run, abort }: Claimed, store:
     try {
       return await store();
     } catch (error) {
-      if (stopOf(abort.signal) === 'lost' || !(isUnavailable(error) || isConflict(error))) throw error;
+      if (stopOf(abort.signal) === 'lost' || !isUnavailable(error)) throw error;
       deps.logger.warn({ err: error, runId: run.id }, 'not stored, trying again');
       await new Promise((resolve) => setTimeout(resolve, delayMs));
     }
