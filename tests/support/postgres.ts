@@ -15,6 +15,9 @@ import { freePort } from '#src/postgres/free-port.ts';
 import { type Leashed, leash } from './leash.ts';
 import { until } from './until.ts';
 
+/** How a server is stopped: `fast` and `immediate` as an operator would (the latter recovers at its start), `crash` by SIGKILL. */
+type StopMode = 'fast' | 'immediate' | 'crash';
+
 export interface TestPostgres {
   /** Admin URL (superuser, database `postgres`). */
   readonly url: string;
@@ -24,8 +27,8 @@ export interface TestPostgres {
   output(): string;
   /** Signals the postmaster and, for STOP and CONT, all its processes; KILL is a crash of the whole server. */
   signal(name: 'SIGKILL' | 'SIGSTOP' | 'SIGCONT'): Promise<void>;
-  /** Stops what runs (`fast` as an operator would, `crash` by SIGKILL) and starts it again on the same port and data. */
-  restart(how: 'fast' | 'crash'): Promise<void>;
+  /** Stops what runs (as `pg_ctl -m` does, or `crash` by SIGKILL) and starts it again on the same port and data. */
+  restart(how: StopMode): Promise<void>;
   /** Starts it again after a crash. */
   start(): Promise<void>;
   /** Stops it and removes its data. */
@@ -56,8 +59,8 @@ export async function startPostgres(settings: string[] = []): Promise<TestPostgr
     running = await launch(programs, data, port, settings);
     await answering(url, running);
   }
-  async function end(how: 'fast' | 'crash'): Promise<void> {
-    if (how === 'fast') running.signal('SIGINT');
+  async function end(how: StopMode): Promise<void> {
+    if (how !== 'crash') running.signal(how === 'fast' ? 'SIGINT' : 'SIGQUIT');
     else for (const pid of await family(running.pid)) kill(pid, 'SIGKILL');
     await running.exited;
   }
