@@ -60,7 +60,7 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   const writer = deps.writer.open(run.id, run.epoch, lost);
   const savers = createSaverHandles(() => openRunSaver(deps, run, lost));
   try {
-    const outcome = await outcomeOf(deps, run, writer, savers, signal);
+    const outcome = await outcomeOf(deps, run, { writer, savers, lost }, signal);
     await savers.close();
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
@@ -76,16 +76,19 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   }
 }
 
+/** What an execution writes with. */
+interface Means {
+  writer: RunWriter;
+  savers: SaverHandles;
+  /** To be called when a write was refused. */
+  lost: () => void;
+}
+
 /** A fault of our own code ends the run; only a database that is away leaves it to be handed back. */
-async function outcomeOf(
-  deps: ExecuteDeps,
-  run: Run,
-  writer: RunWriter,
-  savers: SaverHandles,
-  signal: AbortSignal,
-): Promise<Ending> {
+async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: AbortSignal): Promise<Ending> {
+  const { writer, savers } = means;
   try {
-    const past = await begin(deps, run, writer, savers.current);
+    const past = await begin(deps, run, means);
     return await attempts(deps, run, { writer, savers, past }, signal);
   } catch (error) {
     if (isUnavailable(error)) throw error;
@@ -116,18 +119,18 @@ interface Begun {
 }
 
 /** The first entry of this epoch: the run begins, or a run of another worker goes on. */
-async function begin(deps: ExecuteDeps, run: Run, writer: RunWriter, saver: RunSaver): Promise<Begun> {
+async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Means): Promise<Begun> {
   const who = { run_id: run.id, thread_id: run.thread_id, turn_id: run.turn_id };
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
-    await repairBefore(deps, run, saver);
+    await repairBefore(deps, run, lost);
     return { usage: null, continues: false, own: false, closed: false, told: null, partials: [] };
   }
   const past = await readPast(deps.log, run, deps.logger);
   const { checkpointId, continues, own, closed } = await progressOf(deps.pool, run);
-  if (!continues) await repairBefore(deps, run, saver);
+  if (!continues) await repairBefore(deps, run, lost);
   const partials = partialsOf(past);
-  const { dropped, retold } = await reconcile(saver, run, past);
+  const { dropped, retold } = await reconcile(savers.current, run, past);
   const { after, told, usage } = past;
   const events = [
     { type: 'run.taken_over', ...who, takeover: run.takeovers, checkpoint_id: checkpointId, after, dropped } as const,
@@ -258,16 +261,24 @@ async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => vo
   }
 }
 
-/** What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should. */
-async function repairBefore(deps: ExecuteDeps, run: Run, saver: RunSaver): Promise<void> {
+/**
+ * What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should. The
+ * metadata of what is written does not name the run: LangGraph takes a checkpoint of the same run for one to resume from,
+ * and would pass over the run's input.
+ */
+async function repairBefore(deps: ExecuteDeps, run: Run, lost: () => void): Promise<void> {
   if (run.command !== null || !(await needsRepair(deps.pool, run))) return;
   const { configurable = {} } = run.config;
+  const metadata = { ...configurable, graph_id: run.graph_id };
+  const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
   try {
     const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
     const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
     await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [] });
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');
+  } finally {
+    await saver.close();
   }
 }
 

@@ -1,10 +1,13 @@
-/** What a tool of a test calls: an HTTP server that answers nothing until it is told to, and sees who gives up waiting. */
+/**
+ * What a tool of a test calls: an HTTP server that answers nothing until it is told to, and sees who gives up waiting. A
+ * call with `?ms=n` is answered after that time. It keeps every call, so it also counts how often something was done.
+ */
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
 export interface ServiceCall {
-  /** The path it was called with: tests name their calls by it. */
+  /** The path it was called with, without the query: tests name their calls by it. */
   path: string;
   /** When the caller closed its connection before it had an answer; milliseconds since the Unix epoch. */
   leftAt: number | null;
@@ -16,6 +19,8 @@ export interface SlowService {
   readonly calls: ServiceCall[];
   /** Answers every call with this path, those to come too. */
   release(path: string): void;
+  /** How often it was called with this path. */
+  times(path: string): number;
   close(): Promise<void>;
 }
 
@@ -30,12 +35,15 @@ export async function startSlowService(): Promise<SlowService> {
     response.end('done');
   }
   const server = createServer((request, response) => {
-    const call: ServiceCall = { path: request.url ?? '', leftAt: null, answered: false };
+    const url = new URL(request.url ?? '/', 'http://localhost');
+    const ms = url.searchParams.get('ms');
+    const call: ServiceCall = { path: url.pathname, leftAt: null, answered: false };
     calls.push(call);
     response.on('close', () => {
       if (!call.answered) call.leftAt = performance.timeOrigin + performance.now();
     });
     if (released.has(call.path)) answer(call, response);
+    else if (ms !== null) setTimeout(() => answer(call, response), Number(ms));
     else waiting.set(call, response);
   });
   server.listen(0, '127.0.0.1');
@@ -47,6 +55,7 @@ export async function startSlowService(): Promise<SlowService> {
       released.add(path);
       for (const [call, response] of waiting) if (call.path === path) answer(call, response);
     },
+    times: (path) => calls.filter((call) => call.path === path).length,
     async close() {
       server.closeAllConnections();
       server.close();
