@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool, Tx } from './pool.ts';
-import { isConflict } from './sqlstate.ts';
+import { isConflict, isUnavailable } from './sqlstate.ts';
 
 const CONFLICT_TRIES = 4;
 const CONFLICT_DELAY_MS = 50;
@@ -54,6 +54,19 @@ async function once<T>(pool: Pool, fn: (tx: Tx) => Promise<T>): Promise<T> {
     return result;
   } finally {
     client.release(broken);
+  }
+}
+
+/**
+ * One statement outside a transaction, which commits itself. As with `inTransaction`: the victim of a conflict is tried
+ * again, and a lost connection is `CommitUnknown`, since the statement may have been applied.
+ */
+export async function inOneStatement<T>(query: () => Promise<T>): Promise<T> {
+  try {
+    return await againOnConflict(query);
+  } catch (error) {
+    if (!isUnavailable(error) || isConflict(error)) throw error;
+    throw new CommitUnknown('the answer to a statement was lost', { cause: error });
   }
 }
 

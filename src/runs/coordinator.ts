@@ -9,6 +9,7 @@ import type { OwnedRun } from './worker.ts';
 
 /** How often the queue is looked at without any hint. */
 const POLL_MS = 1_000;
+const AFTER_AN_END_MS = 20;
 /** How long stopped executions may take to close before the process goes; what is left is recovered by a peer. */
 const CLOSE_MS = 5_000;
 
@@ -56,6 +57,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   let lastClaim: Promise<void> = Promise.resolve();
   let again = false;
   let poll: NodeJS.Timeout | undefined;
+  let afterAnEnd: NodeJS.Timeout | undefined;
 
   function poke(): void {
     if (stopping) return;
@@ -73,6 +75,13 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
         poll = setTimeout(poke, again ? 0 : POLL_MS);
         again = false;
       });
+  }
+
+  function pokeAfterAnEnd(): void {
+    afterAnEnd ??= setTimeout(() => {
+      afterAnEnd = undefined;
+      poke();
+    }, AFTER_AN_END_MS);
   }
 
   async function claimWhileThereIsWork(): Promise<void> {
@@ -99,9 +108,13 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
       .catch((error: unknown) => logger.error({ err: error, runId: run.id }, 'run not carried out'))
       .finally(() => {
         clearTimeout(timer);
+        const wasFull = active.size >= deps.concurrency;
         if (active.get(run.id) === entry) active.delete(run.id);
         if (active.size === 0) for (const resolve of idle.splice(0)) resolve();
-        poke();
+        // Only a full worker is known to be waited for; for what waits behind this run's thread, ends that come together
+        // share a claim.
+        if (wasFull) poke();
+        else pokeAfterAnEnd();
       });
   }
 
@@ -131,6 +144,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
   function stopClaiming(): void {
     stopping = true;
     clearTimeout(poll);
+    clearTimeout(afterAnEnd);
   }
 
   function untilIdle(timeoutMs: number): Promise<void> {

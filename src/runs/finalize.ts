@@ -12,8 +12,8 @@ import { forgetAnswersOf } from '#src/graphs/checkpoints.ts';
 import { enqueue } from '#src/outbox/outbox.ts';
 import { webhookEffect } from '#src/outbox/webhook.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
-import { CommitUnknown, inTransaction } from '#src/postgres/transaction.ts';
-import { settleTurn } from '#src/threads/settle.ts';
+import { CommitUnknown, inOneStatement, inTransaction } from '#src/postgres/transaction.ts';
+import { type Settlement, settleParts, settleTurn, settleValues } from '#src/threads/settle.ts';
 import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
 import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
 import { isTerminal, type Run } from './run.ts';
@@ -41,21 +41,38 @@ export type Finalized =
 
 // Lock order: thread before run, which is the order after `of`. What is returned is the run as it is once both are held.
 const LOCK = `
-  select r.kind, r.cancel_requested_at
+  select r.cancel_requested_at
   from threads t
   join runs r on r.thread_id = t.id
   where r.id = $1::uuid
     -- guard: still in the hands of the finalizer
     and r.epoch = $2 and r.status = $3
   for no key update of t, r`;
+const END_FACTS = `
+  status = $4, error = $5::json, reason = $6, usage = $7::json, interrupts = $8::json,
+  log_end = case when kind = 'edit' then null else $9::bigint end, epoch = $10, ended_at = clock_timestamp()`;
 const END = `
-  update runs
-  set status = $4, error = $5::json, reason = $6, usage = $7::json, interrupts = $8::json, log_end = $9,
-      epoch = $10, ended_at = clock_timestamp()
+  update runs set ${END_FACTS}
   where id = $1::uuid
     -- guard: still in the hands of the finalizer
     and epoch = $2 and status = $3
   returning ${runColumns('runs')}`;
+// The whole end in one trip, for a run with nothing beside it. The lock order is that of LOCK.
+const END_AT_ONCE = `
+  with held as materialized (
+    select r.id
+    from threads t
+    join runs r on r.thread_id = t.id
+    where r.id = $1::uuid
+      -- guard: still in the hands of the finalizer
+      and r.epoch = $2 and r.status = $3
+      -- guard: no cancel request to be heeded, no effect to be queued, no answer to be taken back
+      and r.cancel_requested_at is null and r.webhook is null and (r.command is null or $11::boolean)
+    for no key update of t, r),
+  run as (
+    update runs set ${END_FACTS} from held where runs.id = held.id
+    returning ${runColumns('runs')}),${settleParts(12)}
+  select * from run`;
 
 /**
  * queued | prepared | running -> terminal, exactly once.
@@ -88,78 +105,91 @@ async function storeEnd(pool: Pool, runId: string, by: Finalizer, outcome: Outco
 }
 
 async function tryToStore(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
-  const end = endOf(by);
   try {
-    return await inTransaction(pool, (tx) => store(tx, runId, by, outcome));
+    return await storeOnce(pool, runId, by, outcome);
   } catch (error) {
     if (!(error instanceof CommitUnknown)) throw error;
     const run = await findRun(pool, runId);
-    const ours = run !== null && isTerminal(run.status) && run.epoch === end.epoch;
+    const ours = run !== null && isTerminal(run.status) && run.epoch === endOf(by).epoch;
     if (ours) return { applied: true, run };
     // Not committed after all: the guard still decides, so trying once more is safe.
-    return inTransaction(pool, (tx) => store(tx, runId, by, outcome));
+    return storeOnce(pool, runId, by, outcome);
   }
+}
+
+async function storeOnce(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const atOnce = await storeAtOnce(pool, runId, by, outcome);
+  return atOnce ?? inTransaction(pool, (tx) => store(tx, runId, by, outcome));
 }
 
 function endOf(by: Finalizer): { epoch: number; at: number } {
   return by.owner ? { epoch: by.epoch, at: by.given } : { epoch: by.epoch + 1, at: 0 };
 }
 
-async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
-  const from = by.owner ? 'running' : by.status;
-  const { rows } = await tx.query<Pick<RunRow, 'kind' | 'cancel_requested_at'>>({
-    name: 'end_lock',
-    text: LOCK,
-    values: [runId, by.epoch, from],
-  });
-  const [row] = rows;
-  if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
-  const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);
-  const end = endOf(by);
-  const logEnd = cursorOf(end.epoch, end.at + final.held.length);
-  const values = [
+function endValues(runId: string, by: Finalizer, final: Outcome): unknown[] {
+  const { epoch, at } = endOf(by);
+  return [
     runId,
     by.epoch,
-    from,
+    by.owner ? 'running' : by.status,
     final.status,
     jsonOrNull(final.error),
     final.reason,
     jsonOrNull(final.usage),
     JSON.stringify(final.interrupts),
-    row.kind === 'edit' ? null : logEnd,
-    end.epoch,
+    cursorOf(epoch, at + final.held.length),
+    epoch,
   ];
-  const ended = await tx.query<RunRow>({ name: 'end_store', text: END, values });
-  const [endedRow] = ended.rows;
-  if (endedRow === undefined) throw new Error(`run ${runId} slipped away under its lock`);
-  const run = toRun(endedRow);
-  await settleTurn(tx, {
-    threadId: run.thread_id,
-    turnId: run.turn_id,
-    lineageId: run.lineage_id,
-    runId,
+}
+
+function settlementOf(final: Outcome, taken: boolean): Settlement {
+  return {
     // An interrupted turn goes on: its answer comes with the run that answers.
     answer:
       final.answer === null || final.status === 'interrupted'
         ? null
         : { ...final.answer, partial: final.status !== 'succeeded' },
     interrupts: final.status === 'interrupted' ? final.interrupts : [],
-    taken: await takesAnswers(tx, run, by, final),
+    taken,
+  };
+}
+
+/** Null when the end needs more than one statement, or is lost: the transaction finds out which. */
+async function storeAtOnce(pool: Pool, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized | null> {
+  if (!by.owner || outcome.status === 'cancelled') return null;
+  const taken = hasTakenAnswers(outcome);
+  const values = [...endValues(runId, by, outcome), taken, ...settleValues(settlementOf(outcome, taken))];
+  const { rows } = await inOneStatement(() => pool.query<RunRow>({ name: 'end_at_once', text: END_AT_ONCE, values }));
+  return rows[0] === undefined ? null : { applied: true, run: toRun(rows[0]) };
+}
+
+async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Promise<Finalized> {
+  const { rows } = await tx.query<Pick<RunRow, 'cancel_requested_at'>>({
+    name: 'end_lock',
+    text: LOCK,
+    values: [runId, by.epoch, by.owner ? 'running' : by.status],
   });
-  if (run.webhook !== null) {
-    const payload = {
-      type: 'run.ended',
-      run_id: runId,
-      thread_id: run.thread_id,
-      turn_id: run.turn_id,
-      ...terminalFacts(run),
-    };
-    await enqueue(
-      tx,
-      webhookEffect({ owner: run.owner, runId, url: run.webhook, payload: payload as unknown as Json }),
-    );
-  }
+  const [row] = rows;
+  if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
+  const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);
+  const ended = await tx.query<RunRow>({ name: 'end_store', text: END, values: endValues(runId, by, final) });
+  const [endedRow] = ended.rows;
+  if (endedRow === undefined) throw new Error(`run ${runId} slipped away under its lock`);
+  const run = toRun(endedRow);
+  await settleTurn(tx, run, settlementOf(final, await takesAnswers(tx, run, by, final)));
+  if (run.webhook !== null) await queueWebhook(tx, run, run.webhook);
   return { applied: true, run };
+}
+
+function queueWebhook(tx: Tx, run: Run, url: string): Promise<void> {
+  const payload = {
+    type: 'run.ended',
+    run_id: run.id,
+    thread_id: run.thread_id,
+    turn_id: run.turn_id,
+    ...terminalFacts(run),
+  };
+  return enqueue(tx, webhookEffect({ owner: run.owner, runId: run.id, url, payload: payload as unknown as Json }));
 }
 
 /**
@@ -167,12 +197,16 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
  * that whoever answers anew is not overruled by them.
  */
 async function takesAnswers(tx: Tx, run: Run, by: Finalizer, final: Outcome): Promise<boolean> {
-  if (final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint) return true;
+  if (hasTakenAnswers(final)) return true;
   if (run.command === null) return false;
   // Whoever ends a run that nobody owns knows nothing of what its former owners left.
   if (!by.owner && (await progressOf(tx, run)).own) return true;
   await forgetAnswersOf(tx, run.lineage_id, run.id);
   return false;
+}
+
+function hasTakenAnswers(final: Outcome): boolean {
+  return final.status === 'succeeded' || final.status === 'interrupted' || final.leftCheckpoint;
 }
 
 /** A person asked the run to stop before its end was stored: what it has is kept as partial, nothing is asked any more. */

@@ -3,12 +3,15 @@ import { randomUUID } from 'node:crypto';
 import type { InterruptFacts, Json } from '#src/events/event.ts';
 import type { Tx } from '#src/postgres/pool.ts';
 
+export interface SettledRun {
+  id: string;
+  thread_id: string;
+  /** null: the run has no turn; its answer is not shown to people. */
+  turn_id: string | null;
+  lineage_id: string;
+}
+
 export interface Settlement {
-  threadId: string;
-  /** null: the run has no turn; nothing is shown to people. */
-  turnId: string | null;
-  lineageId: string;
-  runId: string;
   answer: { content: Json; stream_id: string | null; partial: boolean } | null;
   /** Questions that are open from now on. */
   interrupts: InterruptFacts[];
@@ -16,50 +19,66 @@ export interface Settlement {
   taken: boolean;
 }
 
-// One statement, because each is a trip that the end of every run waits for. Its parts touch different rows.
-const SETTLE = `
-  with former as (
-    update messages set replaced = true
-    where $5::uuid is not null and turn_id = $2::uuid and role = 'assistant' and not replaced),
+/** What `settleParts` reads beside the run's row, in this order. */
+const PARAMETERS = ['answerId', 'content', 'streamId', 'partial', 'taken', 'asked', 'questions'] as const;
+
+/**
+ * The parts of a statement that settle a turn. They read the run from its part `run` (id, thread_id, turn_id, lineage_id)
+ * and do nothing when that has no row. They touch different rows, so their order does not matter.
+ * @param first number of the first parameter; the values are `settleValues`
+ */
+export function settleParts(first: number): string {
+  const at = Object.fromEntries(PARAMETERS.map((name, index) => [name, `$${first + index}`]));
+  return `
+  former as (
+    update messages m set replaced = true from run
+    where ${at.answerId}::uuid is not null and m.turn_id = run.turn_id and m.role = 'assistant' and not m.replaced),
   answer as (
     insert into messages (id, thread_id, turn_id, run_id, role, content, stream_id, partial)
-    select $5::uuid, $1::uuid, $2::uuid, $4::uuid, 'assistant', $6::json, $7::text, $8::boolean
-    where $5::uuid is not null),
+    select ${at.answerId}::uuid, run.thread_id, run.turn_id, run.id, 'assistant', ${at.content}::json, ${at.streamId}::text,
+           ${at.partial}::boolean
+    from run where ${at.answerId}::uuid is not null and run.turn_id is not null),
   -- The graph has gone on: what it does not ask any more, nobody can answer.
   closed as (
-    update interrupts set status = 'closed'
-    where $9::boolean and lineage_id = $3::uuid and status <> 'closed' and id <> all ($10::text[])),
+    update interrupts i set status = 'closed' from run
+    where ${at.taken}::boolean and i.lineage_id = run.lineage_id and i.status <> 'closed' and i.id <> all (${at.asked}::text[])),
   reopened as (
-    update interrupts set status = 'open', answered_by = null
-    where not $9::boolean and answered_by = $4::uuid and status = 'answered'),
+    update interrupts i set status = 'open', answered_by = null from run
+    where not ${at.taken}::boolean and i.answered_by = run.id and i.status = 'answered'),
   -- One task that asks twice in a row asks under the same id: the row is opened again with the new question.
   opened as (
     insert into interrupts (lineage_id, id, thread_id, turn_id, run_id, value)
-    select $3::uuid, i.id, $1::uuid, $2::uuid, $4::uuid, i.value
-    from unnest($10::text[], $11::json[]) as i(id, value)
+    select run.lineage_id, question.id, run.thread_id, run.turn_id, run.id, question.value
+    from run, unnest(${at.asked}::text[], ${at.questions}::json[]) as question(id, value)
     on conflict (lineage_id, id) do update
-    set status = 'open', value = excluded.value, run_id = excluded.run_id, turn_id = excluded.turn_id, answered_by = null)
-  update threads set active_at = clock_timestamp() where id = $1::uuid`;
+    set status = 'open', value = excluded.value, run_id = excluded.run_id, turn_id = excluded.turn_id, answered_by = null),
+  active as (update threads t set active_at = clock_timestamp() from run where t.id = run.thread_id)`;
+}
+
+/** The parameters of `settleParts`. */
+export function settleValues({ answer, taken, interrupts }: Settlement): unknown[] {
+  return [
+    answer === null ? null : randomUUID(),
+    answer === null ? null : JSON.stringify(answer.content),
+    storableText(answer?.stream_id ?? null),
+    answer?.partial ?? false,
+    taken,
+    interrupts.map((interrupt) => interrupt.id),
+    interrupts.map((interrupt) => JSON.stringify(interrupt.value)),
+  ];
+}
+
+// One statement, because each is a trip that the end of a run waits for.
+const SETTLE = `
+  with run as (select $1::uuid as id, $2::uuid as thread_id, $3::uuid as turn_id, $4::uuid as lineage_id),${settleParts(5)}
+  select`;
 
 /** @param tx finalize's transaction, which holds the thread's row */
-export async function settleTurn(tx: Tx, end: Settlement): Promise<void> {
-  const answer = end.turnId === null ? null : end.answer;
+export async function settleTurn(tx: Tx, run: SettledRun, end: Settlement): Promise<void> {
   await tx.query({
     name: 'settle_turn',
     text: SETTLE,
-    values: [
-      end.threadId,
-      end.turnId,
-      end.lineageId,
-      end.runId,
-      answer === null ? null : randomUUID(),
-      answer === null ? null : JSON.stringify(answer.content),
-      storableText(answer?.stream_id ?? null),
-      answer?.partial ?? false,
-      end.taken,
-      end.interrupts.map((interrupt) => interrupt.id),
-      end.interrupts.map((interrupt) => JSON.stringify(interrupt.value)),
-    ],
+    values: [run.id, run.thread_id, run.turn_id, run.lineage_id, ...settleValues(end)],
   });
 }
 

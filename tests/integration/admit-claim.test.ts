@@ -179,11 +179,7 @@ describe('answers', () => {
     const who = owner();
     const { run } = await admitMessage(deps, message({ owner: who }));
     await inTransaction(pool, (tx) =>
-      settleTurn(tx, {
-        threadId: run.thread_id,
-        turnId: run.turn_id,
-        lineageId: run.lineage_id,
-        runId: run.id,
+      settleTurn(tx, run, {
         answer: null,
         interrupts: [
           { id: 'a', value: 'may I?' },

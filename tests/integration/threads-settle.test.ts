@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
-import { type Settlement, settleTurn } from '#src/threads/settle.ts';
+import { type SettledRun, type Settlement, settleTurn } from '#src/threads/settle.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { insertRunningRun } from '#tests/support/ledger.ts';
 import { testPool } from '#tests/support/pools.ts';
@@ -27,18 +27,10 @@ async function turn() {
     turnId,
     threadId,
   ]);
-  const settle = (end: Partial<Settlement>): Promise<void> =>
+  const run: SettledRun = { id: runId, thread_id: threadId, turn_id: turnId, lineage_id: threadId };
+  const settle = (end: Partial<Settlement>, of: Partial<SettledRun> = {}): Promise<void> =>
     inTransaction(pool, (tx) =>
-      settleTurn(tx, {
-        threadId,
-        turnId,
-        lineageId: threadId,
-        runId,
-        answer: null,
-        interrupts: [],
-        taken: true,
-        ...end,
-      }),
+      settleTurn(tx, { ...run, ...of }, { answer: null, interrupts: [], taken: true, ...end }),
     );
   const answers = async () =>
     (
@@ -78,7 +70,7 @@ test('without an answer the former one stays; without a turn nothing is shown', 
   const { settle, answers } = await turn();
   await settle({ answer: { content: 'kept', stream_id: null, partial: false } });
   await settle({});
-  await settle({ turnId: null, answer: { content: 'unseen', stream_id: null, partial: false } });
+  await settle({ answer: { content: 'unseen', stream_id: null, partial: false } }, { turn_id: null });
   expect(await answers()).toMatchObject([{ content: 'kept', replaced: false }]);
 });
 
