@@ -100,6 +100,14 @@ describe('finalize', () => {
     expect(result).toMatchObject({ applied: true, run: { status: 'cancelled', log_end: 3 } });
   });
 
+  test('what must follow the end is queued with it', async () => {
+    const run = await insertRunningRun(pool);
+    await pool.query('update runs set webhook = $2 where id = $1::uuid', [run.runId, 'https://hooks.example.org/a']);
+    expect(await end(run)).toMatchObject({ applied: true });
+    const { rows } = await pool.query('select status from outbox where run_id = $1::uuid', [run.runId]);
+    expect(rows).toEqual([{ status: 'pending' }]);
+  });
+
   test('a run that is put back while it waits is lost', async () => {
     const run = await insertRunningRun(pool);
     const result = await whileTheThreadIsHeld(run, (others) =>

@@ -116,6 +116,19 @@ test('a run that is ended while nobody owns it leaves no answer behind that woul
   expect(state.answers).toEqual(['one:no', 'two:maybe']);
 });
 
+test('a run that fails with its answer untaken leaves none behind either, and its question is open again', async () => {
+  const { run } = await asked('yes');
+  await storeAnswer(run, await taskOf(run), 'yes');
+  const by = { owner: true, epoch: run.epoch, given: 0 } as const;
+  expect((await finalize(deps, run.runId, by, emptyOutcome('failed'))).applied).toBe(true);
+  expect(await statusOf(run)).toBe('open');
+  const { rows } = await pool.query(
+    `select count(*)::int as count from checkpoint_writes where thread_id = $1::text and channel = '__resume__'`,
+    [run.threadId],
+  );
+  expect(rows).toEqual([{ count: 0 }]);
+});
+
 test('a question the graph has got past is not open again when nobody owns the run at its end', async () => {
   const { run } = await asked('yes');
   const { saver } = open(run);
