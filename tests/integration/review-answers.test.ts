@@ -5,6 +5,7 @@ import { createHub } from '#src/events/live-hub.ts';
 import { createMemoryLog } from '#src/events/memory-log.ts';
 import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
+import { failure } from '#src/runs/failures.ts';
 import { type FinalizeDeps, finalize } from '#src/runs/finalize.ts';
 import { emptyOutcome } from '#src/runs/outcome.ts';
 import { findRun } from '#src/runs/queries.ts';
@@ -120,7 +121,9 @@ test('a run that fails with its answer untaken leaves none behind either, and it
   const { run } = await asked('yes');
   await storeAnswer(run, await taskOf(run), 'yes');
   const by = { owner: true, epoch: run.epoch, given: 0 } as const;
-  expect((await finalize(deps, run.runId, by, emptyOutcome('failed'))).applied).toBe(true);
+  expect((await finalize(deps, run.runId, by, emptyOutcome('failed', { error: failure('INTERNAL') }))).applied).toBe(
+    true,
+  );
   expect(await statusOf(run)).toBe('open');
   const { rows } = await pool.query(
     `select count(*)::int as count from checkpoint_writes where thread_id = $1::text and channel = '__resume__'`,
