@@ -34,6 +34,18 @@ export default defineConfig({
           maxWorkers: 2,
         },
       },
+      // Faults at named points, and what must hold whatever they are.
+      {
+        test: {
+          ...shared,
+          name: 'chaos',
+          sequence: { groupOrder: 3 },
+          include: ['tests/chaos/**/*.test.ts'],
+          globalSetup: ['tests/support/services.ts'],
+          hookTimeout: 120_000,
+          maxWorkers: 2,
+        },
+      },
     ],
   },
 });

@@ -1,0 +1,92 @@
+/** The faults that are armed in a process: which one a hit of a point sets off, and what it then does. */
+import { type Fault, type FaultPoint, reachedLine } from './fault-points.ts';
+
+export interface Hit {
+  action: Fault['action'];
+  /** Kills, stops, blocks or skews at once. Resolves when the program may go on; null when it may at once. */
+  act(): Promise<void> | null;
+}
+
+export interface Armory {
+  /** In place of what was armed before; whoever is held goes on. */
+  arm(faults: Fault[]): void;
+  /** Counts a hit; the fault it sets off, or null. */
+  hit(point: FaultPoint, when: 'before' | 'after'): Hit | null;
+  /** Whether any fault waits for this point: the wraps look closer only then. */
+  waitsFor(point: FaultPoint, when: 'before' | 'after'): boolean;
+}
+
+interface Armed {
+  fault: Fault;
+  hits: number;
+  spent: boolean;
+}
+
+export function armory(say: (line: string) => void): Armory {
+  let armed: Armed[] = [];
+  let release = Promise.withResolvers<void>();
+
+  const fits = ({ fault, spent }: Armed, point: FaultPoint | 'now', when: 'before' | 'after'): boolean =>
+    !spent && fault.point === point && (fault.when ?? 'before') === when;
+
+  function act(fault: Fault): Promise<void> | null {
+    say(reachedLine(fault));
+    switch (fault.action) {
+      case 'kill':
+        process.kill(process.pid, 'SIGKILL');
+        return new Promise(() => undefined);
+      case 'stop':
+        process.kill(process.pid, 'SIGSTOP');
+        return null;
+      case 'block':
+        for (const endMs = performance.now() + fault.ms; performance.now() < endMs; );
+        return null;
+      case 'skew':
+        skew(fault.ms);
+        return null;
+      case 'delay':
+        return new Promise((resolve) => setTimeout(resolve, fault.ms));
+      case 'hold':
+        return release.promise;
+      case 'lose-reply':
+        return null;
+      default:
+        return fault satisfies never;
+    }
+  }
+
+  return {
+    arm(faults) {
+      armed = faults.map((fault) => ({ fault, hits: 0, spent: false }));
+      release.resolve();
+      release = Promise.withResolvers();
+      for (const entry of armed) if (fits(entry, 'now', entry.fault.when ?? 'before')) void act(entry.fault);
+    },
+    waitsFor: (point, when) => armed.some((entry) => fits(entry, point, when)),
+    hit(point, when) {
+      for (const entry of armed) {
+        if (!fits(entry, point, when)) continue;
+        entry.hits += 1;
+        if (entry.hits < (entry.fault.nth ?? 1)) continue;
+        entry.spent = entry.fault.every !== true;
+        return { action: entry.fault.action, act: () => act(entry.fault) };
+      }
+      return null;
+    },
+  };
+}
+
+/** `Date` of this process is off by `ms`, on top of what it was. */
+function skew(ms: number): void {
+  const Honest = Date;
+  class Skewed extends Honest {
+    constructor(...args: ConstructorParameters<DateConstructor> | []) {
+      if (args.length === 0) super(Honest.now() + ms);
+      else super(...(args as [number]));
+    }
+    static override now(): number {
+      return Honest.now() + ms;
+    }
+  }
+  globalThis.Date = Skewed as DateConstructor;
+}
