@@ -2,6 +2,7 @@
  * Agents whose tools call a service, one task per tool call, so that every execution is counted outside the server.
  * `configurable.url` is the service and `configurable.key` begins the path of all its calls.
  */
+import { randomBytes } from 'node:crypto';
 import type { AIMessage, AIMessageChunk, BaseMessage } from '@langchain/core/messages';
 import { tool } from '@langchain/core/tools';
 import {
@@ -52,7 +53,12 @@ function toolsOf({ url = '', key = '' }: Settings) {
     },
     { name: 'ask', schema: numbered },
   );
-  return [work, ask];
+  const big = tool(({ n }) => randomBytes(n * 768 * 1024).toString('base64'), {
+    name: 'big',
+    description: 'Returns n MB of text that no compression makes much smaller.',
+    schema: numbered,
+  });
+  return [work, ask, big];
 }
 
 function withNodes(graph: StateGraph<typeof Differences.spec>, config: GraphConfig, runtime: GraphRuntime) {
