@@ -1,5 +1,6 @@
 /** Finds the export of a graph entry and says what it is. */
 import { pathToFileURL } from 'node:url';
+import { inspect } from 'node:util';
 import type { DrivenGraph } from './graph.ts';
 
 /** A configured graph cannot be used. The message is ours and names the graph id; the cause is for the server's log only. */
@@ -8,7 +9,9 @@ export class GraphLoadError extends Error {
   readonly graphId: string;
 
   constructor(graphId: string, problem: string, cause?: unknown) {
-    super(`graph "${graphId}": ${problem}`, cause === undefined ? {} : { cause });
+    // The log shows only errors as causes, and a graph may throw anything.
+    const error = cause === undefined || cause instanceof Error ? cause : new Error(inspect(cause));
+    super(`graph "${graphId}": ${problem}`, error === undefined ? {} : { cause: error });
     this.graphId = graphId;
   }
 }
