@@ -125,7 +125,10 @@ export function createWorker(deps: WorkerDeps): Worker {
     const fresh = new pg.Client(connectionOptions(deps.databaseUrl, 'worker', LIVENESS_LIMITS));
     fresh.on('error', (error) => {
       logger.warn({ err: error, workerId: id }, 'liveness connection dropped');
-      if (client === fresh) client = null;
+      if (client !== fresh) return;
+      client = null;
+      // The lock went with it: peers count that after LOCK_GRACE_MS, so a new connection cannot wait for the next tick.
+      renewSoon();
     });
     fresh.on('notification', (message) => {
       if (message.channel === WAKE_CHANNEL) deps.onWake();
