@@ -84,8 +84,8 @@ export type RunEvent =
   /** The first entry of a run's first epoch. */
   | { type: 'run.started'; run_id: string; thread_id: string; turn_id: string | null; graph_id: string }
   /**
-   * A worker goes on with a run another one began. `after`: last id found in the log; a reader that did not get that far
-   * must resync. `dropped`: ids of messages streamed so far that the checkpoint does not hold; clients forget them.
+   * A worker goes on with a run another one began. `after`: last id that the former owner left in the log, or
+   * gave to a step that is not run again; a reader that stands elsewhere must resync. `dropped`: ids of messages streamed so far that the checkpoint does not hold; clients forget them.
    */
   | {
       type: 'run.taken_over';

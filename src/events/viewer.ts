@@ -1,6 +1,6 @@
 /** One reader of a run. It holds a cursor and pulls; nothing is kept for it while it does not. */
 import { type Channel, isFedHere, readPage } from './channel.ts';
-import { type Cursor, follows } from './cursor.ts';
+import { type Cursor, follows, positionOf } from './cursor.ts';
 import type { Viewer, ViewItem } from './hub.ts';
 import { LogUnavailable } from './log.ts';
 import { indexAfter, isNext, type Seen } from './ring.ts';
@@ -16,6 +16,8 @@ const AWAY_PATIENCE_MS = 10_000;
 interface State {
   readonly channel: Channel;
   cursor: Cursor;
+  /** The last entry before the marks of a hand-over; null when it is not known. */
+  left: Cursor | null;
   losses: number;
   closed: boolean;
   /** Performance-clock times since when the log has not answered, and since when it lacks what must come next. */
@@ -31,6 +33,7 @@ interface State {
 interface Step {
   items: ViewItem[];
   upTo: Cursor;
+  left: Cursor | null;
   /** Entries among `items` whose head must be looked up. */
   headless: Seen[];
 }
@@ -40,6 +43,7 @@ export function createViewer(channel: Channel, after: Cursor, onClose: () => voi
   const state: State = {
     channel,
     cursor: after,
+    left: isMark(after) ? null : after,
     losses: channel.losses,
     closed: false,
     awaySinceMs: null,
@@ -80,7 +84,7 @@ async function next(state: State, untilMs: number, signal: AbortSignal): Promise
       const step = fromRing(state) ?? (await fromLog(state));
       if (step !== null) {
         if (step.headless.length > 0) await findHeads(state, step.headless);
-        calm(state, step.upTo);
+        calm(state, step);
         if (step.items.length > 0) return step.items;
         continue;
       }
@@ -104,6 +108,7 @@ function isLost(state: State): boolean {
   state.losses = channel.losses;
   if (state.cursor <= channel.lostAt) return false;
   state.cursor = channel.lostAt;
+  state.left = null;
   return true;
 }
 
@@ -117,7 +122,7 @@ function fromRing(state: State): Step | null {
     if (seen === undefined || !isNext(previous, seen.cursor)) break;
     previous = seen.cursor;
   }
-  return end === first ? null : toStep(state.cursor, ring.seen.slice(first, end));
+  return end === first ? null : toStep(state, ring.seen.slice(first, end));
 }
 
 /** From the log: history, and whatever memory has a hole before. null: there is nothing, or not yet. */
@@ -134,30 +139,45 @@ async function fromLog(state: State): Promise<Step | null> {
     page = [];
   }
   const first = page[0];
-  if (first !== undefined && (known === undefined || first.cursor <= known.cursor)) return toStep(cursor, page);
+  if (first !== undefined && (known === undefined || first.cursor <= known.cursor)) return toStep(state, page);
   if (known === undefined) return null;
   if (isFedHere(channel)) {
     state.holeSinceMs ??= performance.now();
     if (performance.now() - state.holeSinceMs < HOLE_PATIENCE_MS) return null;
   }
-  return toStep(cursor, [known]);
+  return toStep(state, [known]);
 }
 
-/** `seen` in the order of the log, after `cursor`. */
-function toStep(cursor: Cursor, seen: Seen[]): Step {
+/** `seen` in the order of the log, after the viewer's cursor. */
+function toStep({ cursor, left: leftBefore }: State, seen: Seen[]): Step {
   const items: ViewItem[] = [];
   const headless: Seen[] = [];
   let previous = cursor;
+  let left = leftBefore;
   for (const entry of seen) {
     if (items.length >= MAX_ITEMS - 1) break;
     const event = entry.item?.entry.event;
-    const missed = event?.type === 'run.taken_over' && event.after > previous;
+    const missed = event?.type === 'run.taken_over' && isElsewhere(event.after, previous, left);
     if (missed || !follows(previous, entry.cursor)) items.push({ kind: 'gap' });
+    if (event?.type !== 'run.requeued') left = entry.cursor;
     if (entry.item !== null) items.push(entry.item);
     if (entry.missingHead !== null) headless.push(entry);
     previous = entry.cursor;
   }
-  return { items, upTo: previous, headless };
+  return { items, upTo: previous, left, headless };
+}
+
+/** The first of a later epoch: the mark of a hand-over, or of what came after it. */
+function isMark(cursor: Cursor): boolean {
+  return cursor > 0 && positionOf(cursor) === 0;
+}
+
+/**
+ * Whether what the former owner left ends elsewhere than what the viewer saw of it: it missed something, or was shown what
+ * never reached the log.
+ */
+function isElsewhere(after: Cursor, previous: Cursor, left: Cursor | null): boolean {
+  return left === null ? after > previous : after !== left;
 }
 
 async function findHeads(state: State, headless: Seen[]): Promise<void> {
@@ -179,8 +199,9 @@ function isAwayTooLong(state: State): boolean {
   return performance.now() - state.awaySinceMs > AWAY_PATIENCE_MS;
 }
 
-function calm(state: State, upTo: Cursor): void {
+function calm(state: State, { upTo, left }: Step): void {
   state.cursor = upTo;
+  state.left = left;
   state.awaySinceMs = null;
   state.holeSinceMs = null;
   state.backoffMs = FIRST_BACKOFF_MS;

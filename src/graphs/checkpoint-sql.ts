@@ -14,7 +14,7 @@ const FENCE = `
       and epoch = $2 and status = 'running'
     for share)`;
 
-/** run, epoch, thread, ns, channels, versions, types, blobs, checkpoint id, parent id, checkpoint, metadata, lineage */
+/** run, epoch, thread, ns, channels, versions, types, blobs, checkpoint id, parent id, checkpoint, metadata, lineage, event cursor */
 export const PUT = `${FENCE},
   saved_blobs as (
     insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
@@ -22,10 +22,11 @@ export const PUT = `${FENCE},
     from fence, unnest($5::text[], $6::text[], $7::text[], $8::bytea[]) as b(channel, version, type, blob)
     on conflict do nothing),
   saved as (
-    insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata, run_id)
-    select $3, $4, $9, $10, $11::jsonb, $12::jsonb, fence.id from fence
+    insert into checkpoints
+      (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata, run_id, log_cursor)
+    select $3, $4, $9, $10, $11::jsonb, $12::jsonb, fence.id, $14::bigint from fence
     on conflict (thread_id, checkpoint_ns, checkpoint_id) do update
-    set checkpoint = excluded.checkpoint, metadata = excluded.metadata),
+    set checkpoint = excluded.checkpoint, metadata = excluded.metadata, log_cursor = excluded.log_cursor),
   tip as (
     update lineages set tip_checkpoint_id = $9
     from fence

@@ -24,6 +24,7 @@ import {
   writesSortKey,
 } from '@langchain/langgraph-checkpoint';
 import { PostgresSaver } from '@langchain/langgraph-checkpoint-postgres';
+import type { Cursor } from '#src/events/cursor.ts';
 import type { JsonObject } from '#src/events/event.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { againOnConflict } from '#src/postgres/transaction.ts';
@@ -49,6 +50,8 @@ export interface SaverOwner {
   epoch: number;
   /** What every checkpoint's metadata says beside LangGraph's own: run, graph, the configurable. */
   metadata: JsonObject;
+  /** Resolves with the greatest event id given out, once all that the graph has told so far has one; null: none yet. */
+  logged?: () => Promise<Cursor | null>;
 }
 
 export interface RunSaver {
@@ -193,7 +196,10 @@ class FencedSaver extends PostgresSaver implements RunSaver {
   ): Promise<RunnableConfig> {
     return this.#gate.pass(async () => {
       const { threadId, ns } = placeOf(config);
-      const blobs = await this.#dumpBlobs(checkpoint.channel_values, newVersions);
+      const [blobs, logCursor] = await Promise.all([
+        this.#dumpBlobs(checkpoint.channel_values, newVersions),
+        this.#owner.logged?.() ?? null,
+      ]);
       const { channel_values: _stored, ...bare } = checkpoint;
       const facts = { ...metadata, ...this.#owner.metadata };
       await this.#fenced('checkpoint_put', PUT, [
@@ -208,6 +214,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
         storableJson(bare),
         storableJson(facts),
         uuidOrNull(threadId),
+        logCursor,
       ]);
       this.wrote = true;
       return { configurable: { thread_id: threadId, checkpoint_ns: ns, checkpoint_id: checkpoint.id } };

@@ -1,9 +1,11 @@
 /** Drives a graph for one claimed run: parts become events, the end becomes an outcome. No status is written here. */
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
 import type { Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter, RunWriter } from '#src/events/writer.ts';
-import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
+import { openSaver, type RunSaver, type SaverOwner } from '#src/graphs/checkpoints.ts';
 import { closeLineage } from '#src/graphs/closing.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
@@ -58,7 +60,7 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   const { signal } = abort;
   const lost = (): void => abort.abort(new Stop('lost'));
   const writer = deps.writer.open(run.id, run.epoch, lost);
-  const savers = createSaverHandles(() => openRunSaver(deps, run, lost));
+  const savers = createSaverHandles(() => openRunSaver(deps, run, lost, () => loggedBy(writer, run.epoch)));
   try {
     const outcome = await outcomeOf(deps, run, { writer, savers, lost }, signal);
     await savers.close();
@@ -98,9 +100,24 @@ async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: Abor
   }
 }
 
-function openRunSaver(deps: ExecuteDeps, run: Run, lost: () => void): RunSaver {
+function openRunSaver(deps: ExecuteDeps, run: Run, lost: () => void, logged?: SaverOwner['logged']): RunSaver {
   const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
-  return openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
+  const owner = { runId: run.id, epoch: run.epoch, metadata, ...(logged && { logged }) };
+  return openSaver(deps.checkpointPool, owner, lost);
+}
+
+/**
+ * The last id of what the graph has told so far. LangGraph hands its parts over before it puts the checkpoint they lead
+ * to; whoever reads them here has had its turn after one turn of the event loop, or waits for room.
+ */
+async function loggedBy(writer: RunWriter, epoch: number): Promise<Cursor | null> {
+  await nextTurn();
+  const room = writer.room();
+  if (room !== undefined) {
+    await room;
+    await nextTurn();
+  }
+  return writer.given === 0 ? null : cursorOf(epoch, writer.given - 1);
 }
 
 interface Begun {
@@ -127,11 +144,13 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
     return { usage: null, continues: false, own: false, closed: false, told: null, partials: [] };
   }
   const past = await readPast(deps.log, run, deps.logger);
-  const { checkpointId, continues, own, closed } = await progressOf(deps.pool, run);
+  const { checkpointId, continues, own, closed, logged } = await progressOf(deps.pool, run);
   if (!continues) await repairBefore(deps, run, lost);
   const partials = partialsOf(past);
   const { dropped, retold } = await reconcile(savers.current, run, past);
-  const { after, told, usage } = past;
+  const { told, usage } = past;
+  // What finished steps have told is not told again: where the log lacks it, every reader must know.
+  const after = Math.max(past.after, logged ?? BEFORE_START);
   const events = [
     { type: 'run.taken_over', ...who, takeover: run.takeovers, checkpoint_id: checkpointId, after, dropped } as const,
     ...retold,

@@ -17,7 +17,7 @@ import type { Run } from './run.ts';
 
 /** What the log says of a run's former epochs. */
 export interface Past {
-  /** The last id in the log; a reader that did not get that far must resync. */
+  /** The last id that a former owner left in the log; a reader that stands elsewhere must resync. */
   after: Cursor;
   /** AI messages shown so far: id -> namespace. */
   shown: Map<string, string[]>;
@@ -45,11 +45,13 @@ export async function readPast(log: EventLog, run: Run, logger: Logger): Promise
   const past: Past = { after: BEFORE_START, shown: new Map(), told, texts: new Map(), usage: null };
   const heads = new Map<Cursor, string>();
   try {
-    for (;;) {
-      const { entries } = await log.read(run.id, past.after, PAGE);
+    for (let read = BEFORE_START; ; ) {
+      const { entries } = await log.read(run.id, read, PAGE);
       for (const entry of entries) {
-        past.after = entry.cursor;
+        read = entry.cursor;
         const event = decodeEvent(entry.payload);
+        // Put there by whoever put the run back.
+        if (event?.type !== 'run.requeued') past.after = entry.cursor;
         if (event !== null) told.note(event);
         if (event?.type === 'message.head' || event?.type === 'message.whole') {
           if (event.message.type === 'ai') past.shown.set(event.message.id, event.ns);
@@ -113,6 +115,8 @@ const PROGRESS = `
   select l.tip_checkpoint_id as checkpoint_id,
          coalesce(tip.run_id = $2::uuid and (tip.metadata ->> 'source' is distinct from 'update' or ran.yes), false) as own,
          coalesce(tip.run_id = $2::uuid and tip.metadata ->> 'source' = 'update' and ran.yes, false) as closed,
+         (select max(c.log_cursor) from checkpoints c
+          where c.thread_id = l.id::text and c.run_id = $2::uuid) as logged,
          exists (
            select 1 from checkpoint_writes w
            where w.thread_id = l.id::text and w.checkpoint_ns = '' and w.checkpoint_id = l.tip_checkpoint_id
@@ -141,19 +145,27 @@ export interface Progress {
   continues: boolean;
   /** The run ended badly and its lineage was closed, but its owner did not live to store the end. */
   closed: boolean;
+  /** The last event of the steps that its checkpoints hold, graphs in graphs included; null when they do not say. */
+  logged: Cursor | null;
+}
+
+interface ProgressRow {
+  checkpoint_id: string | null;
+  own: boolean;
+  answered: boolean;
+  closed: boolean;
+  logged: string | null;
 }
 
 /** Where the run stands on its lineage. */
 export async function progressOf(db: Queryable, run: Run): Promise<Progress> {
   const values = [run.lineage_id, run.id, Object.keys(answersOf(run))];
-  const { rows } = await db.query<{ checkpoint_id: string | null; own: boolean; answered: boolean; closed: boolean }>(
-    PROGRESS,
-    values,
-  );
+  const { rows } = await db.query<ProgressRow>(PROGRESS, values);
   const [row] = rows;
-  if (row === undefined) return { checkpointId: null, own: false, continues: false, closed: false };
+  if (row === undefined) return { checkpointId: null, own: false, continues: false, closed: false, logged: null };
   const { own, answered, closed } = row;
-  return { checkpointId: row.checkpoint_id, own, continues: own || answered, closed };
+  const logged = row.logged === null ? null : Number(row.logged);
+  return { checkpointId: row.checkpoint_id, own, continues: own || answered, closed, logged };
 }
 
 /** `{interrupt id: value}` of a run that answers. */
