@@ -1,0 +1,63 @@
+/**
+ * 500 runs at once on one worker with pools of ten, each with a tool call and a reader: no deadlock, no lease lost, and
+ * when they have ended the memory they took is free again.
+ */
+import { setTimeout as pause } from 'node:timers/promises';
+import { must, mustEqual, mustNotFault } from '../must.ts';
+import type { Scenario } from '../scenario.ts';
+import type { ChaosServer } from '../stage.ts';
+import type { Asked, World } from '../world.ts';
+
+/** In `npm test` its three seeds have 500 together. */
+const RUNS = process.env.CHAOS_PLAN === undefined ? 170 : 500;
+/** What a heap may keep of 500 ended runs, beside what V8 does not give back at once. */
+const KEPT_MB = 60;
+
+export const scenario: Scenario = {
+  row: 8,
+  name: '500 runs at once on one worker with a pool of ten',
+  asserts: 'all end, none changes hands, no renewal is late; the heap afterwards is what it was after a first hundred',
+  stage: { config: { runs: { concurrency: 500 }, postgres: { pool: 10, checkpoint_pool: 10 } } },
+  weightS: 90,
+  async run(world) {
+    const server = await world.server({ name: 'one' });
+    await flood(world, server, Math.min(100, RUNS / 2));
+    const baseMb = await settledHeapMb(server);
+    const startMs = performance.now();
+    await flood(world, server, RUNS);
+    world.measure(`${RUNS} runs`, performance.now() - startMs);
+    const afterMb = await settledHeapMb(server);
+    world.measure('heap kept, MB', afterMb - baseMb);
+    must(afterMb - baseMb < KEPT_MB, `the heap went from ${baseMb} to ${afterMb} MB`);
+    must(!/lease not renewed|liveness connection dropped/.test(server.logs()), 'the lease was not renewed');
+    mustNotFault(world.history.submissions.flatMap((one) => one.statuses));
+  },
+};
+
+async function flood(world: World, server: ChaosServer, count: number): Promise<void> {
+  const runs: Asked[] = [];
+  // Fifty requests at a time; a client that is told to come again does.
+  for (let sent = 0; sent < count; sent += 50) {
+    const many = Array.from({ length: Math.min(50, count - sent) }, () =>
+      world.ask({ on: server, tokens: 10, delayMs: 300, tools: 1 }),
+    );
+    runs.push(...(await Promise.all(many)));
+  }
+  await Promise.all(runs.map((run) => world.read(run, { on: server, faithful: true }).done));
+  for (const { runId } of runs) {
+    const { status, epoch } = await world.ended(runId);
+    mustEqual('status and epoch', [status, epoch], ['succeeded', 1]);
+  }
+}
+
+/** The smallest size of the heap over some seconds without work: what is left after collections. */
+async function settledHeapMb(server: ChaosServer): Promise<number> {
+  let smallest = Number.POSITIVE_INFINITY;
+  for (let look = 0; look < 20; look += 1) {
+    const text = await (await fetch(`${server.url}/metrics`)).text();
+    const bytes = Number(/^nodejs_heap_size_used_bytes (\S+)$/m.exec(text)?.[1] ?? Number.NaN);
+    smallest = Math.min(smallest, bytes / 1024 ** 2);
+    await pause(200);
+  }
+  return Math.round(smallest);
+}
