@@ -150,3 +150,13 @@ export async function forgetSettled(
   ];
   return results.reduce((sum, { rowCount }) => sum + (rowCount ?? 0), 0);
 }
+
+const UNSETTLED = `
+  select count(*) filter (where status = 'pending')::int as pending, count(*) filter (where status = 'dead')::int as dead
+  from outbox where status in ('pending', 'dead')`;
+
+/** How many effects wait to be delivered, and how many were given up and wait for a person. For /metrics. */
+export async function countUnsettled(pool: Pool): Promise<{ pending: number; dead: number }> {
+  const { rows } = await pool.query<{ pending: number; dead: number }>(UNSETTLED);
+  return rows[0] ?? { pending: 0, dead: 0 };
+}

@@ -35,7 +35,12 @@ const CLAIM = `
   from pick
   -- guard: still queued (a cancel may have ended it between the pick's snapshot and its lock)
   where r.id = pick.id and r.status = 'queued'
-  returning ${runColumns('r')}`;
+  returning ${runColumns('r')}, extract(epoch from clock_timestamp() - r.started_at)::float8 * 1000 as age_ms`;
+
+export interface ClaimedRun extends Run {
+  /** Since its first claim, whoever had it meanwhile. */
+  age_ms: number;
+}
 
 /**
  * queued -> running, epoch + 1, owner = this worker, for up to `limit` runs that may run now.
@@ -43,7 +48,7 @@ const CLAIM = `
  * tried with limit 1, and gives nothing when even that collides (the next wake-up or poll tries again).
  * After a crash here: the transaction is gone, the runs are still queued.
  */
-export async function claim(pool: Pool, workerId: string, limit: number): Promise<Run[]> {
+export async function claim(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
   try {
     return await claimAtMost(pool, workerId, limit);
   } catch (error) {
@@ -53,7 +58,11 @@ export async function claim(pool: Pool, workerId: string, limit: number): Promis
   }
 }
 
-async function claimAtMost(pool: Pool, workerId: string, limit: number): Promise<Run[]> {
-  const { rows } = await pool.query<RunRow>({ name: 'claim', text: CLAIM, values: [workerId, limit] });
-  return rows.map(toRun);
+async function claimAtMost(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
+  const { rows } = await pool.query<RunRow & { age_ms: number }>({
+    name: 'claim',
+    text: CLAIM,
+    values: [workerId, limit],
+  });
+  return rows.map((row) => ({ ...toRun(row), age_ms: row.age_ms }));
 }

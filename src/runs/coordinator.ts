@@ -1,9 +1,8 @@
 /** The engine of a worker: claims queued runs, executes them side by side, finalizes each; and stops those it must. */
 import type { Pool } from '#src/postgres/pool.ts';
 import { type CarryOutDeps, type Claimed, carryOut } from './carry-out.ts';
-import { claim } from './claim.ts';
+import { type ClaimedRun, claim } from './claim.ts';
 import { handBack } from './put-back.ts';
-import type { Run } from './run.ts';
 import { Stop } from './stop.ts';
 import type { OwnedRun } from './worker.ts';
 
@@ -12,6 +11,8 @@ const POLL_MS = 1_000;
 const AFTER_AN_END_MS = 20;
 /** How long stopped executions may take to close before the process goes; what is left is recovered by a peer. */
 const CLOSE_MS = 5_000;
+/** A longer timer would fire at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 export interface Coordinator {
   start(): void;
@@ -97,13 +98,14 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
     }
   }
 
-  function begin(run: Run): void {
+  function begin(run: ClaimedRun): void {
     const entry: Active = { run, abort: new AbortController(), claimedAtMs: performance.now() };
     // Put back by a peer and claimed again here, while our former execution of it still winds down: that one is over.
     active.get(run.id)?.abort.abort(new Stop('lost'));
     active.set(run.id, entry);
     logger.info({ runId: run.id, threadId: run.thread_id, epoch: run.epoch }, 'run claimed');
-    const timer = setTimeout(() => entry.abort.abort(new Stop('timeout')), deps.runTimeoutMs);
+    const leftMs = Math.min(Math.max(deps.runTimeoutMs - run.age_ms, 0), LONGEST_TIMER_MS);
+    const timer = setTimeout(() => entry.abort.abort(new Stop('timeout')), leftMs);
     carryOut(deps, entry)
       .catch((error: unknown) => logger.error({ err: error, runId: run.id }, 'run not carried out'))
       .finally(() => {

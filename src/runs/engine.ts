@@ -1,4 +1,5 @@
 import { createDrain, type Drain } from '#src/outbox/drain.ts';
+import { countUnsettled } from '#src/outbox/entries.ts';
 import { createWebhookHandler, WEBHOOK } from '#src/outbox/webhook.ts';
 import type { EngineDeps } from './engine-deps.ts';
 import { startWorker, type WorkerParts } from './engine-worker.ts';
@@ -146,6 +147,16 @@ function readingsOf(deps: EngineDeps, ended: ReadonlyMap<string, number>, parts:
       async read() {
         const { rows } = await deps.pool.query<{ count: number }>(QUEUED);
         return [{ value: rows[0]?.count ?? 0 }];
+      },
+    },
+    {
+      name: 'runledger_outbox_effects',
+      help: 'Effects of ended runs that wait to be delivered (pending) or were given up (dead), in the whole system.',
+      kind: 'gauge',
+      labels: ['status'],
+      async read() {
+        const counts = await countUnsettled(deps.pool);
+        return Object.entries(counts).map(([status, value]) => ({ value, labels: { status } }));
       },
     },
     {

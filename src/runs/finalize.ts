@@ -18,6 +18,7 @@ import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
 import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
 import { isTerminal, type Run } from './run.ts';
 import { progressOf } from './takeover.ts';
+import type { RunEnd } from './run-end.ts';
 
 export interface FinalizeDeps {
   pool: Pool;
@@ -237,7 +238,7 @@ async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<voi
   }
 }
 
-function endEntries(logEnd: Cursor, run: Run, held: RunEvent[]): LogEntry[] {
+function endEntries(logEnd: Cursor, run: RunEnd, held: RunEvent[]): LogEntry[] {
   const first = logEnd - held.length;
   const events: RunEvent[] = [...held, sealOf(run)];
   return events.map((event, index) => ({ cursor: first + index, payload: JSON.stringify(event) }));
@@ -263,7 +264,7 @@ function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0],
  * reader finds the hole before the seal and resyncs. For the recovery loop, when the owner is dead.
  * @throws LogUnavailable
  */
-export async function sealIfMissing(deps: FinalizeDeps, run: Run): Promise<void> {
+export async function sealIfMissing(deps: FinalizeDeps, run: RunEnd): Promise<void> {
   if (run.log_end === null) return;
   const last = await deps.log.last(run.id);
   if (last !== null && last.cursor >= run.log_end) return;

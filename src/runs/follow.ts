@@ -1,12 +1,13 @@
 /** What a reader sees of a run: its log from a cursor, then live, to the seal; or the end from the row when the log is gone. */
 import type { Logger } from 'pino';
 import { RunledgerError } from '#src/errors.ts';
-import { BEFORE_START, type Cursor } from '#src/events/cursor.ts';
+import { BEFORE_START, type Cursor, epochOf } from '#src/events/cursor.ts';
 import type { Hub, Viewer } from '#src/events/hub.ts';
 import type { EventLog } from '#src/events/log.ts';
 import { sealOf } from './outcome.ts';
 import type { RowWatch } from './row-watch.ts';
 import { type Followed, isTerminal, type Run } from './run.ts';
+import type { RunEnd } from './run-end.ts';
 
 export interface FollowDeps {
   log: EventLog;
@@ -19,13 +20,15 @@ export interface FollowDeps {
 const IDLE_MS = 1_000;
 /** How long a reader waits for the seal of a run whose row is terminal, before it ends from the row. */
 const SEAL_WAIT_MS = 2_000;
+/** A run that ended less than this long ago and has no log may be one whose seal, its only event, is on its way. */
+const JUST_ENDED_MS = 5_000;
 
 /**
  * Whether the run's stream can begin: always while the run lives; when it has ended, only if its log is still there.
  * A log that cannot be asked (Redis is away) is not a log that is gone: the stream begins and ends from the row.
  * @throws STREAM_EXPIRED {status}
  */
-export async function assertReplayable(deps: Pick<FollowDeps, 'log' | 'logger'>, run: Run): Promise<void> {
+export async function assertReplayable(deps: Pick<FollowDeps, 'log' | 'rows' | 'logger'>, run: Run): Promise<void> {
   if (!isTerminal(run.status)) return;
   let last: Awaited<ReturnType<EventLog['last']>>;
   try {
@@ -34,7 +37,7 @@ export async function assertReplayable(deps: Pick<FollowDeps, 'log' | 'logger'>,
     deps.logger.warn({ err: error, runId: run.id }, 'log not readable; the stream will end from the row');
     return;
   }
-  if (last !== null) return;
+  if (last !== null || (await deps.rows.endedWithin(run.id, JUST_ENDED_MS))) return;
   throw new RunledgerError('STREAM_EXPIRED', 'The events of this run are no longer kept; read the thread instead.', {
     details: { run_id: run.id, status: run.status },
   });
@@ -55,8 +58,14 @@ export async function* follow(
     if (after > run.log_end) yield* endFromRow(run);
     return;
   }
+  let from = after;
+  if (after !== BEFORE_START && epochOf(after) > run.epoch) {
+    // No such epoch has begun, so no event can have had that id. The reader goes on after what there is.
+    yield { kind: 'resync' };
+    from = await endOf(deps, run.id, after);
+  }
   // The row's epoch is the floor: what an older owner still publishes is none of this run's any more.
-  const viewer = await deps.hub.attach(run.id, after, { floorEpoch: run.epoch });
+  const viewer = await deps.hub.attach(run.id, from, { floorEpoch: run.epoch });
   try {
     yield* untilSealed(deps, run, viewer, signal);
   } finally {
@@ -98,14 +107,24 @@ async function* untilSealed(
   }
 }
 
-function* endFromRow(run: Run, { resync } = { resync: true }): Generator<Followed, void, void> {
+/** Where the log ends; when it cannot be asked, `otherwise`: the hub then turns the reader back once it can. */
+async function endOf(deps: FollowDeps, runId: string, otherwise: Cursor): Promise<Cursor> {
+  try {
+    return (await deps.log.last(runId))?.cursor ?? BEFORE_START;
+  } catch (error) {
+    deps.logger.warn({ err: error, runId }, 'end of the log not readable for a reader with a cursor of the future');
+    return otherwise;
+  }
+}
+
+function* endFromRow(run: RunEnd, { resync } = { resync: true }): Generator<Followed, void, void> {
   if (resync) yield { kind: 'resync' };
   const event = sealOf(run);
   yield { kind: 'event', cursor: run.log_end ?? BEFORE_START, event, head: null, entry: event };
 }
 
 /** undefined: Postgres cannot say now. */
-async function lookQuietly(deps: FollowDeps, runId: string): Promise<Run | null | undefined> {
+async function lookQuietly(deps: FollowDeps, runId: string): Promise<RunEnd | null | undefined> {
   try {
     return await deps.rows.look(runId);
   } catch (error) {

@@ -1,6 +1,7 @@
 /** How an execution ended, and the one way a terminal row becomes the last event of its log. */
 import type { EventOf, InterruptFacts, Json, RunEvent, RunFailure, TerminalFacts, Usage } from '#src/events/event.ts';
-import { isTerminal, type Run, type TerminalStatus } from './run.ts';
+import { isTerminal, type TerminalStatus } from './run.ts';
+import type { RunEnd } from './run-end.ts';
 
 /** The answer of a turn as far as it got. */
 export interface Answer {
@@ -43,7 +44,7 @@ export function emptyOutcome(status: TerminalStatus, facts: { error?: RunFailure
  * both built here, so they cannot differ.
  * @throws when the row is not terminal: a terminal frame before the commit would be a lie
  */
-export function terminalFacts(run: Run): TerminalFacts {
+export function terminalFacts(run: RunEnd): TerminalFacts {
   if (!isTerminal(run.status)) throw new Error(`run ${run.id} is ${run.status}, not terminal`);
   return {
     status: run.status,
@@ -54,6 +55,6 @@ export function terminalFacts(run: Run): TerminalFacts {
   };
 }
 
-export function sealOf(run: Run): EventOf<'run.sealed'> {
+export function sealOf(run: RunEnd): EventOf<'run.sealed'> {
   return { type: 'run.sealed', ...terminalFacts(run) };
 }

@@ -14,6 +14,11 @@ export interface PutBackDeps {
   logger: Logger;
 }
 
+const STILL_DEAD = `
+    not exists (
+      select 1 from workers w
+      where w.id = $1::uuid and w.expires_at > clock_timestamp() and w.renewed_at > clock_timestamp() - $2 * interval '1 ms')`;
+
 // A takeover is forgiven when the run has got further since the last one: its tip is a checkpoint of its own, and another.
 const OF_DEAD = `
   update runs r
@@ -29,10 +34,12 @@ const OF_DEAD = `
     -- guard: still in the hands of the dead worker, in the epoch that was looked at
     and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch and r.kind <> 'edit'
     -- guard: the worker has not come back since it was judged
-    and not exists (
-      select 1 from workers w
-      where w.id = $1::uuid and w.expires_at > clock_timestamp() and w.renewed_at > clock_timestamp() - $2 * interval '1 ms')
+    and ${STILL_DEAD}
   returning r.*`;
+
+const EDITS_OF_DEAD = `
+  select r.* from runs r
+  where r.status = 'running' and r.worker_id = $1::uuid and r.kind = 'edit' and ${STILL_DEAD}`;
 
 const OWN = `
   update runs r
@@ -48,6 +55,15 @@ export async function putBackRunsOf(deps: PutBackDeps, workerId: string): Promis
   const runs = rows.map(toRun);
   await markAll(deps, runs, 'owner_dead');
   return runs;
+}
+
+/**
+ * Edits of a dead worker. Nobody can go on with them: what they were to write was in the request. One whose owner comes
+ * back after this look is ended all the same, and its owner's writes are refused.
+ */
+export async function editsOf(pool: Pool, workerId: string): Promise<Run[]> {
+  const { rows } = await pool.query<RunRow>(EDITS_OF_DEAD, [workerId, LOCK_GRACE_MS]);
+  return rows.map(toRun);
 }
 
 /** Hands one's own run back. Counts nothing. Returns null when it was not ours any more. */

@@ -6,9 +6,9 @@ import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { failure } from './failures.ts';
 import { type FinalizeDeps, finalize, sealIfMissing } from './finalize.ts';
 import { emptyOutcome } from './outcome.ts';
-import { type PutBackDeps, putBackRunsOf } from './put-back.ts';
-import { type RunRow, toRun } from './queries.ts';
+import { editsOf, type PutBackDeps, putBackRunsOf } from './put-back.ts';
 import type { Run } from './run.ts';
+import { endedBy } from './run-end.ts';
 import { LOCK_GRACE_MS } from './worker.ts';
 
 /** How often a worker looks for dead peers. */
@@ -61,11 +61,6 @@ const FORGET = `
     and w.renewed_at < clock_timestamp() - $2 * interval '1 ms'
     and not exists (select 1 from runs r where r.worker_id = w.id and r.status = 'running')`;
 
-// A worker that dies does so seconds, not minutes, after its last commit was judged.
-const ENDED_BY = `
-  select * from runs
-  where worker_id = $1::uuid and ended_at > clock_timestamp() - interval '5 minutes' and kind <> 'edit'`;
-
 export function createRecovery(deps: RecoverDeps): Recovery {
   const { logger } = deps;
   let timer: NodeJS.Timeout | undefined;
@@ -104,10 +99,12 @@ export function createRecovery(deps: RecoverDeps): Recovery {
 
   async function putBack(workerId: string): Promise<void> {
     const runs = await putBackRunsOf(deps.putBack, workerId);
-    if (runs.length === 0) return;
-    logger.warn({ workerId, runs: runs.length }, 'worker is dead, its runs were put back');
-    for (const run of runs) if (isExhausted(run)) await giveUp(run);
-    deps.wake();
+    if (runs.length > 0) {
+      logger.warn({ workerId, runs: runs.length }, 'worker is dead, its runs were put back');
+      for (const run of runs) if (isExhausted(run)) await giveUp(run);
+      deps.wake();
+    }
+    for (const edit of await editsOf(deps.pool, workerId)) await failEdit(edit);
   }
 
   async function bury(workerId: string): Promise<void> {
@@ -116,13 +113,19 @@ export function createRecovery(deps: RecoverDeps): Recovery {
   }
 
   async function sealWhatItEnded(workerId: string): Promise<void> {
-    const { rows } = await deps.pool.query<RunRow>(ENDED_BY, [workerId]);
-    for (const row of rows) await sealIfMissing(deps.finalize, toRun(row));
+    for (const run of await endedBy(deps.pool, workerId)) await sealIfMissing(deps.finalize, run);
   }
 
   /** A cancelled run is not given up: its next owner goes straight to closing. */
   function isExhausted(run: Run): boolean {
     return run.takeovers > deps.maxTakeovers && run.cancel_requested_at === null;
+  }
+
+  /** Left running it would hold its thread for ever. */
+  async function failEdit(run: Run): Promise<void> {
+    const by = { owner: true, epoch: run.epoch, given: 0 } as const;
+    await finalize(deps.finalize, run.id, by, emptyOutcome('failed', { error: failure('INTERNAL') }));
+    logger.warn({ workerId: deps.workerId, runId: run.id, threadId: run.thread_id }, 'edit of a dead worker failed');
   }
 
   async function giveUp(run: Run): Promise<void> {

@@ -2,8 +2,10 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createHub } from '#src/events/live-hub.ts';
+import type { EventLog } from '#src/events/log.ts';
+import { createMemoryLog } from '#src/events/memory-log.ts';
 import { createRedisLog } from '#src/events/redis-log.ts';
-import { openSaver } from '#src/graphs/checkpoints.ts';
+import { Fenced, openSaver } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { createRedis, type RedisClients } from '#src/redis/clients.ts';
@@ -12,7 +14,7 @@ import { admitMessage } from '#src/runs/admit.ts';
 import { claim } from '#src/runs/claim.ts';
 import { type CoordinatorDeps, createCoordinator } from '#src/runs/coordinator.ts';
 import { findRun } from '#src/runs/queries.ts';
-import { createRecovery } from '#src/runs/recover.ts';
+import { createRecovery, type Recovery } from '#src/runs/recover.ts';
 import { admitRerun } from '#src/runs/rerun.ts';
 import type { Run } from '#src/runs/run.ts';
 import { progressOf } from '#src/runs/takeover.ts';
@@ -48,27 +50,8 @@ afterAll(async () => {
 
 const rowOf = async (id: string): Promise<Run> => (await findRun(pool, id)) as Run;
 
-test('of two dead workers, each with an end that is not sealed, both lose their runs while the log is away', async () => {
-  const log = createRedisLog({ redis: redisAway, logger: silent });
-  const owned: LedgerRun[] = [];
-  for (let n = 0; n < 2; n += 1) {
-    const ended = await insertRunningRun(pool);
-    await endRun(pool, ended);
-    const run = await insertRunningRun(pool);
-    await pool.query(
-      'update runs set worker_id = (select worker_id from runs where id = $1::uuid) where id = $2::uuid',
-      [ended.runId, run.runId],
-    );
-    await pool.query(
-      `insert into workers (id, lock_key, host, pid, log_kind, roles, renewed_at, expires_at)
-       select worker_id, 0, 'host', 1, 'redis', '{worker}', clock_timestamp() - interval '1 minute',
-              clock_timestamp() - interval '50 s'
-       from runs where id = $1::uuid`,
-      [run.runId],
-    );
-    owned.push(run);
-  }
-  const recovery = createRecovery({
+function recoveryWith(log: EventLog): Recovery {
+  return createRecovery({
     pool,
     workerId: randomUUID(),
     maxTakeovers: 3,
@@ -85,6 +68,34 @@ test('of two dead workers, each with an end that is not sealed, both lose their 
     wake: () => {},
     logger: silent,
   });
+}
+
+/** A worker that owns the run and, unless it lives, has been silent for a minute. */
+async function insertOwner(runId: string, lives = false): Promise<void> {
+  await pool.query(
+    `insert into workers (id, lock_key, host, pid, log_kind, roles, renewed_at, expires_at)
+     select worker_id, 0, 'host', 1, 'redis', '{worker}', clock_timestamp() - $2 * interval '1 minute',
+            clock_timestamp() + interval '1 minute' - $2 * interval '2 minutes'
+     from runs where id = $1::uuid`,
+    [runId, lives ? 0 : 1],
+  );
+}
+
+test('of two dead workers, each with an end that is not sealed, both lose their runs while the log is away', async () => {
+  const log = createRedisLog({ redis: redisAway, logger: silent });
+  const owned: LedgerRun[] = [];
+  for (let n = 0; n < 2; n += 1) {
+    const ended = await insertRunningRun(pool);
+    await endRun(pool, ended);
+    const run = await insertRunningRun(pool);
+    await pool.query(
+      'update runs set worker_id = (select worker_id from runs where id = $1::uuid) where id = $2::uuid',
+      [ended.runId, run.runId],
+    );
+    await insertOwner(run.runId);
+    owned.push(run);
+  }
+  const recovery = recoveryWith(log);
   recovery.start();
   const statuses = async (): Promise<string[]> =>
     Promise.all(owned.map(async (run) => (await rowOf(run.runId)).status));
@@ -95,6 +106,37 @@ test('of two dead workers, each with an end that is not sealed, both lose their 
   // One look deals with both, although neither end can be sealed.
   await recovery.stop();
   expect(await statuses()).toEqual(['queued', 'queued']);
+});
+
+test('an edit whose owner is dead is failed and lets go of its thread; that of a living owner goes on', async () => {
+  const log = createMemoryLog({ memoryLimitBytes: 1_000_000 });
+  const [orphan, strange, healthy] = [
+    await insertRunningRun(pool),
+    await insertRunningRun(pool),
+    await insertRunningRun(pool),
+  ];
+  await pool.query(`update runs set kind = 'edit' where id = any($1::uuid[])`, [
+    [orphan, strange, healthy].map(({ runId }) => runId),
+  ]);
+  await insertOwner(orphan.runId);
+  // The second's owner is not even known any more.
+  await insertOwner(healthy.runId, true);
+  const recovery = recoveryWith(log);
+  recovery.start();
+  await until(async () => (await rowOf(strange.runId)).status !== 'running', { message: 'the edits to be failed' });
+  await until(async () => (await rowOf(orphan.runId)).status !== 'running', { message: 'the edits to be failed' });
+  await recovery.stop();
+  for (const { runId } of [orphan, strange]) {
+    const row = await rowOf(runId);
+    expect(row).toMatchObject({ status: 'failed', epoch: 1, log_end: null, error: { code: 'INTERNAL' } });
+    // What it has not written yet is refused, and the thread is free.
+    await expect(put({ runId, threadId: row.thread_id, epoch: 1 }, 'late', 'update')).rejects.toThrow(Fenced);
+    await pool.query(`update threads set owner = 'anna', graph_id = 'chat', run_count = 1 where id = $1::uuid`, [
+      row.thread_id,
+    ]);
+    await admitMessage(admit, { owner: 'anna', thread_id: row.thread_id, content: 'hello' });
+  }
+  expect((await rowOf(healthy.runId)).status).toBe('running');
 });
 
 test('a worker its peers take for dead claims nothing', async () => {

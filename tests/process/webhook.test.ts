@@ -80,6 +80,18 @@ test('a receiver that fails is told again, under the same id', async () => {
   expect(new Set(tellingOf(sent.run_id).map(({ headers }) => headers['webhook-id'])).size).toBe(1);
 });
 
+test('a receiver that is gone is told no more, and the metrics say that an effect was given up', async () => {
+  const dead = async () =>
+    /^runledger_outbox_effects\{status="dead"\} (\d+)$/m.exec(await (await fetch(`${a.url}/metrics`)).text())?.[1];
+  expect(await dead()).toBe('0');
+  answer = 410;
+  const sent = await send(a, 'hello', { webhook: url });
+  await until(async () => (await deliveriesOf(sent.run_id))[0]?.status === 'dead', { message: 'it to be given up' });
+  answer = 204;
+  expect(await dead()).toBe('1');
+  expect(tellingOf(sent.run_id)).toHaveLength(1);
+});
+
 test('a process that dies after the end leaves the telling to another', async () => {
   const victim = await cluster.add({
     env: { WEBHOOK_SECRET: SECRET },
