@@ -1,9 +1,10 @@
 // The import rules of the architecture (AGENTS.md, "Rooms"). Each is seen to fail by tests/unit/architecture.test.ts.
 const ROOMS = {
   // who may import whom inside src/; a room always may import itself
-  dialects: ['runs', 'threads', 'events', 'http', 'errors'],
+  dialects: ['runs', 'threads', 'assistants', 'events', 'http', 'errors'],
   runs: ['threads', 'graphs', 'events', 'outbox', 'postgres', 'errors'],
   threads: ['events', 'postgres', 'errors'],
+  assistants: ['graphs', 'events', 'postgres', 'errors'],
   graphs: ['events', 'postgres', 'errors'],
   outbox: ['events', 'postgres', 'errors'],
   events: ['redis'],
@@ -39,13 +40,19 @@ module.exports = {
       name: 'runs-has-one-door',
       severity: 'error',
       from: { path: '^src/dialects/' },
-      to: { path: '^src/runs/', pathNot: '^src/runs/(service|run)\\.ts$' },
+      to: { path: '^src/runs/', pathNot: '^src/runs/(service|run|state)\\.ts$' },
     },
     {
       name: 'threads-has-one-door',
       severity: 'error',
       from: { path: '^src/dialects/' },
       to: { path: '^src/threads/', pathNot: '^src/threads/service\\.ts$' },
+    },
+    {
+      name: 'assistants-has-one-door',
+      severity: 'error',
+      from: { path: '^src/dialects/' },
+      to: { path: '^src/assistants/', pathNot: '^src/assistants/service\\.ts$' },
     },
     {
       name: 'projectors-are-pure',
@@ -80,7 +87,7 @@ module.exports = {
     {
       name: 'no-fastify-in-the-core',
       severity: 'error',
-      from: { path: '^src/(runs|threads|graphs|events|outbox|postgres|redis)/' },
+      from: { path: '^src/(runs|threads|assistants|graphs|events|outbox|postgres|redis)/' },
       to: { path: 'node_modules/(fastify|@fastify|fastify-[^/]+)/' },
     },
     { name: 'src-stands-alone', severity: 'error', from: { path: '^src/' }, to: { path: '^(tests|scripts)/' } },

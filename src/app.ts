@@ -1,7 +1,9 @@
 /** The one place that sees every room: builds each from the config, wires them, and takes them down in the right order. */
 import type { AddressInfo } from 'node:net';
 import type { Logger } from 'pino';
+import { createAssistantService, ensureSystemAssistants } from './assistants/service.ts';
 import type { Config } from './config.ts';
+import { langgraphDialect } from './dialects/langgraph/index.ts';
 import { renderRefusal } from './dialects/rest/errors.ts';
 import { restDialect } from './dialects/rest/index.ts';
 import { createHub } from './events/live-hub.ts';
@@ -9,6 +11,7 @@ import type { EventLog } from './events/log.ts';
 import { createLogWriter } from './events/log-writer.ts';
 import { createMemoryLog } from './events/memory-log.ts';
 import { createRedisLog } from './events/redis-log.ts';
+import { createGraphDescriber } from './graphs/describe.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
 import { assertListenAllowed, createAuthenticate } from './http/auth.ts';
 import { registerHealth } from './http/health.ts';
@@ -19,6 +22,7 @@ import { createPool } from './postgres/pool.ts';
 import { isUnavailable } from './postgres/sqlstate.ts';
 import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
+import { createStateService } from './runs/state.ts';
 import { createThreadService } from './threads/service.ts';
 
 export interface App {
@@ -115,18 +119,29 @@ async function build(
     });
     registerMetrics(app, metrics);
     await registerOpenapi(app, { prefix: '/api/v1', version });
+    const dialect = {
+      runs: engine.runs,
+      threads: createThreadService({ pool }),
+      graphs,
+      sse,
+      authenticate: createAuthenticate(auth),
+      closing,
+      errorHandler,
+      logger,
+    };
+    await app.register(restDialect(dialect), { prefix: '/api/v1' });
+    const assistants = { pool, graphIds: graphs.ids() };
+    await ensureSystemAssistants({ ...assistants, defaults: {} });
     await app.register(
-      restDialect({
-        runs: engine.runs,
-        threads: createThreadService({ pool }),
-        graphs,
-        sse,
-        authenticate: createAuthenticate(auth),
-        closing,
-        errorHandler,
-        logger,
+      langgraphDialect({
+        ...dialect,
+        assistants: createAssistantService({
+          ...assistants,
+          describer: createGraphDescriber({ pool: checkpointPool, graphs }),
+        }),
+        states: createStateService({ pool, checkpointPool, graphs }),
+        version,
       }),
-      { prefix: '/api/v1' },
     );
     await app.listen({ host: http.host, port: http.port });
     // Streams end first, while runs go on: a client that reconnects elsewhere misses nothing.

@@ -13,6 +13,11 @@ export const REFUSAL_CODES = [
   'THREAD_NOT_FOUND',
   'RUN_NOT_FOUND',
   'GRAPH_NOT_FOUND',
+  'ASSISTANT_NOT_FOUND',
+  'ASSISTANT_VERSION_NOT_FOUND',
+  'ASSISTANT_EXISTS', // its id is taken
+  'THREAD_EXISTS', // its id is taken
+  'NOT_IMPLEMENTED', // a route that is not built yet
   'DELIVERY_NOT_FOUND', // a webhook's delivery
   'INTERRUPT_NOT_FOUND',
   'INTERRUPT_ANSWERED',

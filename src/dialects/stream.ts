@@ -4,7 +4,7 @@ import type { FastifyBaseLogger, FastifyReply } from 'fastify';
 import { BEFORE_START, type Cursor } from '#src/events/cursor.ts';
 import type { Client } from '#src/http/client.ts';
 import type { Sse } from '#src/http/sse.ts';
-import { encodeFrames } from '#src/http/sse-frame.ts';
+import { encodeFrames, type SseFrame } from '#src/http/sse-frame.ts';
 import type { Run } from '#src/runs/run.ts';
 import type { Followed, RunService } from '#src/runs/service.ts';
 import type { FollowedEvent, Projector } from './dialect.ts';
@@ -82,6 +82,44 @@ export function createRunStream(deps: {
       onEnd: (end) => {
         if (!startedTheRun || end !== 'client_left') return;
         runs.disconnected(run).catch((error: unknown) => {
+          logger.error({ err: error, run_id: run.id }, 'a disconnect could not be acted on');
+        });
+      },
+    });
+  };
+}
+
+/** One reader of a run whose frames are folded from the beginning of its log. */
+export interface FoldedStreamRequest {
+  reply: FastifyReply;
+  /** Watched since before the first await of the handler. */
+  client: Client;
+  run: Run;
+  /** Called with every item in order; gives the frames to be sent, possibly none. */
+  fold: (item: Followed) => readonly SseFrame[];
+  /** Called when the client left before the run had ended. */
+  onLeft: () => Promise<void>;
+}
+
+/**
+ * The same for a dialect whose frames depend on those before them. It reads the whole log, also for a reader that only wants
+ * its end. @throws RunledgerError STREAM_EXPIRED
+ */
+export function createFoldedStream(deps: {
+  runs: Pick<RunService, 'openStream' | 'follow'>;
+  sse: Sse;
+  logger: FastifyBaseLogger;
+}): (request: FoldedStreamRequest) => Promise<Readable> {
+  const { runs, sse, logger } = deps;
+  return async ({ reply, client, run, fold, onLeft }) => {
+    await runs.openStream(run);
+    return sse.stream(reply, {
+      client,
+      items: (signal) => runs.follow(run, BEFORE_START, signal),
+      encode: (item) => encodeFrames(fold(item)),
+      onEnd: (end) => {
+        if (end !== 'client_left') return;
+        onLeft().catch((error: unknown) => {
           logger.error({ err: error, run_id: run.id }, 'a disconnect could not be acted on');
         });
       },

@@ -34,7 +34,6 @@ import {
   DELETE_THREAD,
   DELTA_HISTORY,
   FORGET_ANSWERS,
-  FORGET_ANSWERS_OF,
   GET_TUPLE,
   LIST_IDS,
   PUT,
@@ -79,6 +78,12 @@ export function openSaver(pool: Pool, owner: SaverOwner, onFenced: () => void): 
   return new FencedSaver(pool, owner, onFenced);
 }
 
+/** A saver that only reads: it owns no run, so Postgres refuses what it would write. */
+export function openReader(pool: Pool): BaseCheckpointSaver {
+  return new FencedSaver(pool, { runId: NO_RUN, epoch: 0, metadata: {} }, () => undefined);
+}
+
+const NO_RUN = '00000000-0000-0000-0000-000000000000';
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 interface TupleRow {
@@ -316,9 +321,4 @@ function uuidOrNull(id: string): string | null {
 /** Removes every checkpoint of these lineages, in the caller's transaction. */
 export async function deleteCheckpoints(tx: Tx, lineageIds: string[]): Promise<void> {
   for (const statement of DELETE_LINEAGES) await tx.query(statement, [lineageIds]);
-}
-
-/** Removes the answers to interrupts that a run brought, in the transaction that ends it without the graph having taken them. */
-export async function forgetAnswersOf(tx: Tx, lineageId: string, runId: string): Promise<void> {
-  await tx.query(FORGET_ANSWERS_OF, [lineageId, runId]);
 }

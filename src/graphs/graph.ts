@@ -7,8 +7,14 @@ import type { Json, JsonObject, RunEvent, Usage } from '#src/events/event.ts';
 export interface DrivenGraph {
   /** What graph.stream yields, without the streams around it; @see parts.ts */
   _streamIterator(input: unknown, config: object): AsyncGenerator<unknown>;
+  /** LangChain's events, version v2: what the graph yields is in the `on_chain_stream` of its own run. */
+  streamEvents(input: unknown, options: object): AsyncIterable<unknown>;
   getState(config: object, options?: object): Promise<unknown>;
+  getStateHistory(config: object, options?: object): AsyncIterable<unknown>;
   updateState(config: object, values: unknown, asNode?: string): Promise<unknown>;
+  bulkUpdateState(config: object, supersteps: object[]): Promise<unknown>;
+  getGraphAsync(config: object): Promise<{ toJSON(): unknown }>;
+  getSubgraphsAsync(namespace?: string, recurse?: boolean): AsyncIterable<[string, DrivenGraph]>;
   readonly channels?: { readonly [name: string]: unknown };
   checkpointer?: unknown;
   name?: string | undefined;

@@ -19,6 +19,47 @@ export async function eachPart(
 ): Promise<void> {
   const unread = new AbortController();
   const parts = graph._streamIterator(input, { ...options, signal: AbortSignal.any([signal, unread.signal]) });
+  return readAll(parts, { signal, unread }, onPart);
+}
+
+/**
+ * The same with LangChain's events around the parts: every event that is no part of the graph's own stream is given as a
+ * part of mode `events`. Slower, so only for runs that asked for it.
+ * @param options as for `eachPart`, with `runId`
+ */
+export async function eachEvent(
+  graph: Pick<DrivenGraph, 'streamEvents'>,
+  input: unknown,
+  options: { runId: string },
+  signal: AbortSignal,
+  onPart: (part: unknown) => Promise<void> | undefined,
+): Promise<void> {
+  const unread = new AbortController();
+  const events = graph.streamEvents(input, {
+    ...options,
+    version: 'v2',
+    signal: AbortSignal.any([signal, unread.signal]),
+  });
+  return readAll(events[Symbol.asyncIterator](), { signal, unread }, (event) => {
+    const { event: name, run_id, tags, data } = event as StreamEvent;
+    if (tags?.includes('langsmith:hidden')) return undefined;
+    if (name === 'on_chain_stream' && run_id === options.runId) return onPart(data?.chunk);
+    return onPart([[], 'events', event]);
+  });
+}
+
+interface StreamEvent {
+  event: string;
+  run_id: string;
+  tags?: string[];
+  data?: { chunk?: unknown };
+}
+
+async function readAll(
+  parts: AsyncIterator<unknown>,
+  { signal, unread }: { signal: AbortSignal; unread: AbortController },
+  onPart: (part: unknown) => Promise<void> | undefined,
+): Promise<void> {
   const stop = createStop(signal);
   try {
     for (;;) {

@@ -3,7 +3,7 @@ import type { FastifyBaseLogger, FastifyError, FastifyReply, FastifyRequest } fr
 import { RunledgerError } from '#src/errors.ts';
 import { ClientLeft } from './client.ts';
 
-/** A refusal in the form of a dialect. */
+/** A refusal in the form of a dialect: JSON, or a text as it is. */
 export interface RefusalForm {
   status: number;
   headers: { [name: string]: string };
@@ -39,7 +39,8 @@ export function createErrorHandler(deps: {
     // answer to a reset. Node reads and discards the rest instead, for at most the request timeout.
     if (refusal.code === 'PAYLOAD_TOO_LARGE') reply.removeHeader('connection');
     const form = deps.render(refusal, request);
-    return reply.code(form.status).headers(form.headers).type('application/json; charset=utf-8').send(form.body);
+    const type = typeof form.body === 'string' ? 'text/plain; charset=utf-8' : 'application/json; charset=utf-8';
+    return reply.code(form.status).headers(form.headers).type(type).send(form.body);
   };
 }
 

@@ -4,23 +4,28 @@ import type { JsonObject } from '#src/events/event.ts';
 import type { RunWriter } from '#src/events/writer.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
-import { eachPart } from '#src/graphs/parts.ts';
+import { eachEvent, eachPart } from '#src/graphs/parts.ts';
 import { answerInState } from '#src/graphs/state-answer.ts';
 import type { RunTranslator } from '#src/graphs/translate.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { transcriptBefore } from '#src/threads/transcript.ts';
+import { commandOf } from './command.ts';
 import { type Lease, LeaseGate } from './lease-gate.ts';
 import type { Answer } from './outcome.ts';
-import type { Run } from './run.ts';
+import type { Run, RunConfig } from './run.ts';
 import { orStopped } from './stop.ts';
 
 /** What every run records, whatever its creator asked for. */
 const ALWAYS_RECORDED = ['messages', 'updates', 'custom'];
+/** Modes that LangGraph is not asked for, or not twice: `events` are not parts of its stream but what is around them. */
+const NOT_ASKED_FOR = new Set<string>([...ALWAYS_RECORDED, 'events']);
 
 export interface DriveDeps {
   pool: Pool;
   graphs: GraphRegistry;
   recursionLimit: number;
+  /** Nobody is asked who they are, so a run may say itself whose it is (`configurable.user_id`). */
+  trustsUserId: boolean;
   lease: Lease;
 }
 
@@ -38,37 +43,58 @@ export interface DriveParts {
  */
 export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal: AbortSignal): Promise<Answer | null> {
   const { writer, saver, translator } = parts;
-  const configurable: JsonObject = {
-    ...run.config.configurable,
-    thread_id: run.lineage_id,
-    run_id: run.id,
-    graph_id: run.graph_id,
-    user_id: run.owner,
-  };
+  const configurable = configurableOf(deps, run, parts.continues);
   // A user's factory may hang; a stop must reach it all the same.
   const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
   const input = parts.continues ? null : await inputOf(deps.pool, run);
   const options = {
     configurable,
     metadata: { ...run.config.metadata, run_id: run.id, thread_id: run.thread_id, graph_id: run.graph_id },
-    ...(run.config.tags === undefined ? {} : { tags: run.config.tags }),
+    ...optionsOf(run.config),
     recursionLimit: run.config.recursion_limit ?? deps.recursionLimit,
-    streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !ALWAYS_RECORDED.includes(mode))],
+    runId: run.id,
+    streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !NOT_ASKED_FOR.has(mode))],
     subgraphs: true,
-    durability: 'sync',
+    durability: run.config.durability ?? 'sync',
     callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
   };
-  await eachPart(graph, input, options, signal, (part) => {
+  const onPart = (part: unknown): Promise<void> | undefined => {
     translator.part(part);
     return writer.room();
-  });
+  };
+  if (run.stream_modes.includes('events')) await eachEvent(graph, input, options, signal, onPart);
+  else await eachPart(graph, input, options, signal, onPart);
   if (!parts.continues || translator.answer() !== null) return null;
   return answerInState(await graph.getState({ configurable: { thread_id: run.lineage_id } }));
 }
 
+/** A run that goes on has a checkpoint of its own: it does not go back to the one it was started from. */
+function configurableOf(deps: DriveDeps, run: Run, continues: boolean): JsonObject {
+  const { configurable, checkpoint } = run.config;
+  return {
+    ...configurable,
+    ...(continues ? {} : checkpoint),
+    thread_id: run.lineage_id,
+    run_id: run.id,
+    graph_id: run.graph_id,
+    ...(run.assistant_id === null ? {} : { assistant_id: run.assistant_id }),
+    user_id: deps.trustsUserId ? (configurable?.user_id ?? run.owner) : run.owner,
+  };
+}
+
+/** Only what is set: LangGraph takes undefined for a value of its own. */
+function optionsOf({ tags, context, interrupt_before, interrupt_after }: RunConfig): object {
+  return {
+    ...(tags === undefined ? {} : { tags }),
+    ...(context === undefined ? {} : { context }),
+    ...(interrupt_before === undefined ? {} : { interruptBefore: interrupt_before }),
+    ...(interrupt_after === undefined ? {} : { interruptAfter: interrupt_after }),
+  };
+}
+
 /** What the graph is started with: the answer's command, or the message, with the past if the graph asks for a transcript. */
 async function inputOf(pool: Pool, run: Run): Promise<unknown> {
-  if (run.command !== null) return new Command(run.command);
+  if (run.command !== null) return new Command(commandOf(run.command));
   const ownLineage = run.lineage_id !== run.thread_id;
   const opensLineage = run.kind === 'message' || run.kind === 'rerun';
   if (!opensLineage || run.turn_id === null || !ownLineage) return run.input;

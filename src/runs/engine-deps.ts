@@ -10,6 +10,7 @@ import type { SweepConfig } from './sweeps.ts';
 export interface EngineConfig {
   roles: readonly string[];
   defaultGraph: string;
+  auth: { mode: 'none' | 'dev' | 'jwt' };
   runs: {
     concurrency: number;
     timeoutMs: number;

@@ -41,6 +41,7 @@ export async function startWorker(
     writer: deps.writer,
     log,
     recursionLimit: config.runs.recursionLimit,
+    trustsUserId: config.auth.mode === 'none',
     maxRetries: config.runs.maxRetries,
     maxTakeovers: config.runs.maxTakeovers,
     lease: worker.lease,

@@ -30,6 +30,7 @@ export interface ExecuteDeps {
   log: EventLog;
   writer: LogWriter;
   recursionLimit: number;
+  trustsUserId: boolean;
   maxRetries: number;
   maxTakeovers: number;
   lease: Lease;
@@ -101,7 +102,15 @@ async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: Abor
 }
 
 function openRunSaver(deps: ExecuteDeps, run: Run, lost: () => void, logged?: SaverOwner['logged']): RunSaver {
-  const metadata = { ...run.config.configurable, run_id: run.id, graph_id: run.graph_id };
+  const { metadata: given, configurable } = run.config;
+  const metadata = {
+    ...given,
+    ...configurable,
+    ...(run.assistant_id === null ? {} : { assistant_id: run.assistant_id }),
+    run_id: run.id,
+    graph_id: run.graph_id,
+    thread_id: run.lineage_id,
+  };
   const owner = { runId: run.id, epoch: run.epoch, metadata, ...(logged && { logged }) };
   return openSaver(deps.checkpointPool, owner, lost);
 }

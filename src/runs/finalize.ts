@@ -8,7 +8,7 @@ import type { Json, RunEvent } from '#src/events/event.ts';
 import type { Hub } from '#src/events/hub.ts';
 import { type EventLog, type LogEntry, LogUnavailable } from '#src/events/log.ts';
 import { appendEnd } from '#src/events/seal.ts';
-import { forgetAnswersOf } from '#src/graphs/checkpoints.ts';
+import { forgetAnswersOf } from '#src/graphs/checkpoint-rows.ts';
 import { enqueue } from '#src/outbox/outbox.ts';
 import { webhookEffect } from '#src/outbox/webhook.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
@@ -16,9 +16,10 @@ import { CommitUnknown, inOneStatement, inTransaction } from '#src/postgres/tran
 import { type Settlement, settleParts, settleTurn, settleValues } from '#src/threads/settle.ts';
 import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
 import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
+import { rollBack } from './rollback.ts';
 import { isTerminal, type Run } from './run.ts';
-import { progressOf } from './takeover.ts';
 import type { RunEnd } from './run-end.ts';
+import { progressOf } from './takeover.ts';
 
 export interface FinalizeDeps {
   pool: Pool;
@@ -179,6 +180,11 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
   const run = toRun(endedRow);
   await settleTurn(tx, run, settlementOf(final, await takesAnswers(tx, run, by, final)));
   if (run.webhook !== null) await queueWebhook(tx, run, run.webhook);
+  if (row.cancel_requested_at !== null && run.cancel_action === 'rollback') {
+    await settleTurn(tx, run, { answer: null, interrupts: [], taken: false });
+    await rollBack(tx, endedRow);
+    return { applied: true, run };
+  }
   return { applied: true, run };
 }
 

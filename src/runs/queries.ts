@@ -20,6 +20,8 @@ export interface RunRow {
   input: Json;
   command: JsonObject | null;
   config: RunConfig;
+  assistant_id: string | null;
+  wire: JsonObject | null;
   stream_modes: GraphMode[];
   on_disconnect: OnDisconnect;
   request_key: string | null;
@@ -55,6 +57,8 @@ const COLUMNS = {
   input: true,
   command: true,
   config: true,
+  assistant_id: true,
+  wire: true,
   stream_modes: true,
   on_disconnect: true,
   request_key: true,
@@ -102,6 +106,8 @@ export function toRun(row: RunRow): Run {
     input: row.input,
     command: row.command,
     config: row.config,
+    assistant_id: row.assistant_id,
+    wire: row.wire,
     stream_modes: row.stream_modes,
     on_disconnect: row.on_disconnect,
     request_key: row.request_key,

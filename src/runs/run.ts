@@ -45,6 +45,10 @@ export interface Run {
   /** `{resume: {interrupt id: value}}` for an answer. */
   command: JsonObject | null;
   config: RunConfig;
+  /** The assistant it was asked of; null when it was asked of a graph. */
+  assistant_id: string | null;
+  /** What the dialect that admitted it wants to know again of its request; nothing else reads it. */
+  wire: JsonObject | null;
   /** Recorded modes beyond the ones that always are (messages, updates, custom). */
   stream_modes: GraphMode[];
   on_disconnect: OnDisconnect;
@@ -70,6 +74,22 @@ export interface RunConfig {
   recursion_limit?: number;
   tags?: string[];
   metadata?: JsonObject;
+  /** LangGraph's runtime context. */
+  context?: Json;
+  /** Nodes before or after which the graph stops; '*' is every node. */
+  interrupt_before?: '*' | string[];
+  interrupt_after?: '*' | string[];
+  /** When checkpoints are written; `sync` without it. */
+  durability?: 'sync' | 'async' | 'exit';
+  /** Where the run starts from instead of its lineage's tip. */
+  checkpoint?: CheckpointRef;
+}
+
+/** A checkpoint of a lineage in LangGraph's words. Without an id: the newest of the namespace. */
+export interface CheckpointRef {
+  checkpoint_id?: string;
+  checkpoint_ns?: string;
+  checkpoint_map?: JsonObject;
 }
 
 export function isTerminal(status: RunStatus): status is TerminalStatus {
@@ -112,6 +132,46 @@ export interface RerunRequest {
   on_disconnect?: OnDisconnect | undefined;
   /** Where the run's end is told, signed; at least once. */
   webhook?: string | undefined;
+}
+
+/**
+ * A run of a graph with any input, as LangGraph clients ask for it. An input that ends in a message of a person opens a
+ * turn; a command that resumes open interrupts joins the turn that asked; any other run has no turn.
+ */
+export interface StartRequest {
+  owner: string;
+  /** null: a thread of its own. */
+  thread_id: string | null;
+  /** Whether a thread that does not exist is made, with this id. */
+  if_missing: 'reject' | 'create';
+  /** For a thread that is made: shown nowhere, and removed some time after the run's end. */
+  temporary: boolean;
+  graph_id: string;
+  /** What the run is configured with where neither its thread nor the run itself says otherwise. */
+  assistant: { id: string | null; config: RunConfig; context: Json; metadata: JsonObject };
+  input: Json;
+  command: JsonObject | null;
+  config: RunConfig;
+  /**
+   * What happens when a run of the thread has not ended. reject: refused; enqueue: waits its turn; interrupt, rollback: the
+   * others are cancelled, and with rollback they and what they wrote are as if they had never been.
+   */
+  strategy: 'reject' | 'enqueue' | 'interrupt' | 'rollback';
+  /** Not claimed before so many milliseconds have passed. */
+  delay_ms: number;
+  stream_modes: GraphMode[];
+  on_disconnect: OnDisconnect;
+  webhook?: string | undefined;
+  wire: JsonObject;
+}
+
+/** One write of a node, as `updateState` takes it. */
+export interface StateUpdate {
+  /** An object, a list of them, or null. */
+  values: Json;
+  /** LangGraph's command in place of values; @see StartRequest.command */
+  command?: JsonObject | undefined;
+  as_node?: string | undefined;
 }
 
 /** The result of an admission. `replayed`: the same request key was admitted before; this is that run. */

@@ -9,9 +9,12 @@ import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
 import type { AdmitDeps } from './admission.ts';
 import { admitMessage } from './admit.ts';
+import { admitInput } from './admit-input.ts';
 import { admitAnswer } from './answer.ts';
 import { type CancelDeps, cancel } from './cancel.ts';
+import { deleteRun } from './delete-run.ts';
 import { assertReplayable, type FollowDeps, follow } from './follow.ts';
+import { listRuns, liveRunsOf, type RunFilter } from './list.ts';
 import { findRunOfThread, getRun, liveRuns } from './queries.ts';
 import { admitRerun } from './rerun.ts';
 import type {
@@ -22,6 +25,8 @@ import type {
   MessageRequest,
   RerunRequest,
   Run,
+  RunStatus,
+  StartRequest,
   WebhookDelivery,
 } from './run.ts';
 import { isTerminal } from './run.ts';
@@ -49,6 +54,15 @@ export interface RunService {
    */
   rerun(request: RerunRequest): Promise<Admitted>;
 
+  /**
+   * Admits a run of a graph with any input or command, for LangGraph clients.
+   * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS, INTERRUPT_AMBIGUOUS, INVALID_REQUEST
+   */
+  start(request: StartRequest): Promise<Run>;
+
+  /** Newest first; empty for a thread that is not the owner's. */
+  list(owner: string, threadId: string, filter: RunFilter): Promise<Run[]>;
+
   /** @throws RUN_NOT_FOUND (also when it is another owner's) */
   get(owner: string, runId: string): Promise<Run>;
 
@@ -57,14 +71,27 @@ export interface RunService {
 
   /**
    * Asks the thread's live run (or the one named) to stop; durable and idempotent. With `wait` the answer comes when the
-   * run is terminal (or `signal` aborts).
+   * run is terminal (or `signal` aborts). With action `rollback` the run and what it wrote are then as if they had never
+   * been: its row cannot be found any more, and `run` is as it was when it was asked to stop.
    * @throws THREAD_NOT_FOUND, RUN_NOT_FOUND
    */
   cancel(
     owner: string,
     threadId: string,
-    options: { runId?: string | undefined; wait?: boolean; signal?: AbortSignal },
+    options: {
+      runId?: string | undefined;
+      wait?: boolean;
+      signal?: AbortSignal;
+      action?: 'interrupt' | 'rollback' | undefined;
+    },
   ): Promise<CancelResult>;
+
+  /** Asks every live run that matches to stop; at most 1000. Returns how many. */
+  cancelMany(
+    owner: string,
+    which: { threadId?: string | undefined; ids?: string[] | undefined; statuses: readonly RunStatus[] },
+    action: 'interrupt' | 'rollback',
+  ): Promise<number>;
 
   /**
    * Decides, before any header is sent, whether the run's stream can be followed from `after`.
@@ -95,6 +122,12 @@ export interface RunService {
 
   /** Tries a delivery again that was given up; any other is left as it is. @throws DELIVERY_NOT_FOUND */
   requeueDelivery(owner: string, id: string): Promise<{ delivery: WebhookDelivery; requeued: boolean }>;
+
+  /**
+   * Deletes a run that has ended, with its checkpoints unless a later run was built on them.
+   * @throws THREAD_NOT_FOUND, RUN_NOT_FOUND, RUN_IN_PROGRESS
+   */
+  deleteRun(owner: string, threadId: string, runId: string): Promise<void>;
 
   /** Deletes a thread. @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS unless `force`, which first stops its runs. */
   deleteThread(owner: string, threadId: string, options: { force: boolean; signal?: AbortSignal }): Promise<void>;
@@ -128,15 +161,52 @@ export function createRunService(deps: RunServiceDeps): RunService {
   ): Promise<CancelResult> {
     const target = await targetOf(pool, owner, threadId, options.runId);
     if (target === null) return { run: null, outcome: 'idle' };
-    const run = isTerminal(target.status) ? target : await cancel(deps.cancel, target.id, 'interrupt');
+    const run = isTerminal(target.status)
+      ? target
+      : await cancel(deps.cancel, target.id, options.action ?? 'interrupt');
     if (run === null) return { run: null, outcome: 'idle' };
     if (isTerminal(run.status)) return { run, outcome: isTerminal(target.status) ? 'idle' : 'stopped' };
     if (options.wait !== true) return { run, outcome: 'stopping' };
     const signal = options.signal ?? new AbortController().signal;
-    return { run: await waitUntilEnded(pool, deps.endings, owner, run.id, signal), outcome: 'stopped' };
+    return { run: await endOf(run, signal), outcome: 'stopped' };
+  }
+
+  /** A run that is rolled back is not found any more. */
+  async function endOf(run: Run, signal: AbortSignal): Promise<Run> {
+    try {
+      return await waitUntilEnded(pool, deps.endings, run.owner, run.id, signal);
+    } catch (error) {
+      if (error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND') return run;
+      throw error;
+    }
+  }
+
+  async function start(request: StartRequest): Promise<Run> {
+    const { run, cancelled } = await admitInput(deps.admit, request);
+    deps.wake();
+    // Their requests to stop are stored; this is only sooner than the poll behind it.
+    const action = request.strategy === 'rollback' ? 'rollback' : 'interrupt';
+    const stops = await Promise.allSettled(cancelled.map((other) => cancel(deps.cancel, other.id, action)));
+    for (const stop of stops) {
+      if (stop.status === 'rejected') logger.warn({ err: stop.reason, runId: run.id }, 'a run was not stopped at once');
+    }
+    return run;
+  }
+
+  function forgetLog(runId: string): void {
+    deps.log
+      .remove(runId)
+      .catch((error: unknown) => logger.warn({ err: error, runId }, 'log of a deleted run not removed; it expires'));
   }
 
   return {
+    start,
+    list: (owner, threadId, filter) => listRuns(pool, owner, threadId, filter),
+    async cancelMany(owner, which, action) {
+      const found = await liveRunsOf(pool, owner, which);
+      for (const run of found) await cancel(deps.cancel, run.id, action);
+      return found.length;
+    },
     send: (request) => admitted(admitMessage(deps.admit, request)),
     answer: (request) => admitted(admitAnswer(deps.admit, request)),
     rerun: (request) => admitted(admitRerun(deps.admit, request)),
@@ -158,14 +228,11 @@ export function createRunService(deps: RunServiceDeps): RunService {
     requeueDelivery: (owner, id) => requeueDelivery(pool, owner, id),
     async deleteThread(owner, threadId, options) {
       if (options.force) await stopAll(deps, owner, threadId, options.signal);
-      const runIds = await removeThread(pool, owner, threadId);
-      for (const runId of runIds) {
-        deps.log
-          .remove(runId)
-          .catch((error: unknown) =>
-            logger.warn({ err: error, runId }, 'log of a deleted run not removed; it expires'),
-          );
-      }
+      for (const runId of await removeThread(pool, owner, threadId)) forgetLog(runId);
+    },
+    async deleteRun(owner, threadId, runId) {
+      await deleteRun(pool, owner, threadId, runId);
+      forgetLog(runId);
     },
   };
 }

@@ -23,6 +23,7 @@ const MAX_BATCHES = 50;
 
 export interface SweepConfig {
   runs: { preparedTtlMs: number };
+  events: { streamTtlMs: number };
   /** `threadsMs`: null keeps threads for ever. */
   retention: { outboxDeliveredMs: number; outboxDeadMs: number; threadsMs: number | null };
   /** Checkpoints per lineage; null keeps all. */
@@ -45,6 +46,8 @@ export interface Swept {
   prepared: number | null;
   threads: number | null;
   checkpoints: number | null;
+  rolledBack: number | null;
+  temporary: number | null;
 }
 
 export interface Sweeps {
@@ -94,6 +97,8 @@ export function createSweeps(deps: SweepDeps): Sweeps {
       prepared: await step('prepared', (limit) => cancelNeverStarted(deps, limit)),
       threads: threadsMs === null ? null : await step('threads', (limit) => deleteIdleThreads(deps, threadsMs, limit)),
       checkpoints: pruner === null ? null : await step('checkpoints', () => pruner.next()),
+      rolledBack: await step('rolledBack', (limit) => deleteRolledBack(pool, config.events.streamTtlMs, limit)),
+      temporary: await step('temporary', (limit) => deleteTemporary(deps, limit)),
     };
   }
 
@@ -154,6 +159,31 @@ const IDLE = `
 const IDLE_THREADS = `select t.id from threads t where ${IDLE} limit $2`;
 // guard: nothing has happened on it since it was found, and nobody holds it
 const LOCK_IDLE = `select t.owner from threads t where t.id = $2::uuid and ${IDLE} for update skip locked`;
+
+const ROLLED_BACK = `
+  with gone as (
+    delete from runs where id in (
+      select id from runs where hidden and ended_at < clock_timestamp() - $1 * interval '1 ms'
+      limit $2
+      for update skip locked)
+    returning id)
+  select id from gone`;
+
+/** Removes runs that were rolled back, once nobody can follow them to their end any more. */
+async function deleteRolledBack(pool: Pool, streamTtlMs: number, limit: number): Promise<number> {
+  const { rowCount } = await pool.query(ROLLED_BACK, [streamTtlMs, limit]);
+  return rowCount ?? 0;
+}
+
+/** For how long the thread of a run that named none can be read after the run's end. */
+const TEMPORARY_MS = 600_000;
+const TEMPORARY = `select t.id from threads t where t.temporary and ${IDLE} limit $2`;
+
+/** Deletes threads that were made for one run, some time after it has ended. */
+async function deleteTemporary(deps: SweepDeps, limit: number): Promise<number> {
+  const { rows } = await deps.pool.query<{ id: string }>(TEMPORARY, [TEMPORARY_MS, limit]);
+  return eachRow(rows, ({ id }) => deleteIfIdle(deps, id, TEMPORARY_MS), deps.logger);
+}
 
 /** Deletes threads without activity for `idleMs` and without a live run, with all that hangs on them. */
 async function deleteIdleThreads(deps: SweepDeps, idleMs: number, limit: number): Promise<number> {

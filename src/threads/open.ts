@@ -44,6 +44,49 @@ export async function lockThread(tx: Tx, owner: string, threadId: string): Promi
   return rows[0] ?? null;
 }
 
+/** A thread as a run of a LangGraph client needs it. */
+export interface ConfiguredThread {
+  id: string;
+  /** What former runs were configured with. */
+  config: { configurable?: JsonObject };
+  metadata: JsonObject;
+}
+
+const LOCK_CONFIGURED = `
+  select id, config, metadata from threads where id = $1::uuid and owner = $2 for no key update`;
+
+/** Locks the owner's thread for the rest of the transaction; null when there is none. */
+export async function lockConfiguredThread(tx: Tx, owner: string, threadId: string): Promise<ConfiguredThread | null> {
+  const values = [threadId, owner];
+  const { rows } = await tx.query<ConfiguredThread>({ name: 'thread_configured', text: LOCK_CONFIGURED, values });
+  return rows[0] ?? null;
+}
+
+const INSERT_IF_NEW = `
+  with thread as (
+    insert into threads (id, owner, temporary, metadata, graph_id)
+    values ($1::uuid, $2, $3, $4::jsonb, $5)
+    on conflict (id) do nothing
+    returning id)
+  insert into lineages (id, thread_id) select id, id from thread`;
+
+/** Inserts a thread and its own lineage. Returns false when the id is taken, by whomever. */
+export async function insertThreadIfNew(
+  tx: Queryable,
+  thread: {
+    id: string;
+    owner: string;
+    temporary?: boolean;
+    metadata?: JsonObject;
+    graphId?: string | undefined;
+  },
+): Promise<boolean> {
+  const { id, owner, temporary = false, metadata = {}, graphId = null } = thread;
+  const values = [id, owner, temporary, JSON.stringify(metadata), graphId];
+  const { rowCount } = await tx.query({ name: 'thread_if_new', text: INSERT_IF_NEW, values });
+  return rowCount === 1;
+}
+
 const OPEN_INTERRUPTS = `
   select id, lineage_id, turn_id, status from interrupts where thread_id = $1::uuid and status <> 'closed' order by seq`;
 

@@ -48,7 +48,7 @@ export interface ListPosition {
 const PAGE = `
   select x.*, to_char(x.active_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
   from (${THREAD}
-    where t.owner = $1 and ($2::boolean is null or t.archived = $2)
+    where t.owner = $1 and not t.temporary and ($2::boolean is null or t.archived = $2)
       and ($3::timestamptz is null or (t.active_at, t.id) < ($3::timestamptz, $4::uuid))
     order by t.active_at desc, t.id desc
     limit $5) x
@@ -138,6 +138,8 @@ const TURNS = `
     select json_agg(json_build_object('id', i.id, 'value', i.value) order by i.seq) as interrupts
     from interrupts i where i.turn_id = u.id and i.status = 'open') i on true
   where u.thread_id = $1::uuid
+    -- a turn all of whose runs were rolled back or deleted is none
+    and r.run is not null
   order by u.ordinal`;
 
 const LIVE = new Set<Turn['status']>(['queued', 'running']);

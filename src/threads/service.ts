@@ -3,11 +3,12 @@ import { randomUUID } from 'node:crypto';
 import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
 import type { Pool } from '#src/postgres/pool.ts';
-import { insertThread } from './open.ts';
+import { insertThread, insertThreadIfNew } from './open.ts';
 import { type ListPosition, selectThread, selectThreads, selectTurns, updateThread } from './queries.ts';
-import type { Thread, ThreadPage, Turn } from './thread.ts';
+import { countListed, mergeMetadata, searchListed, selectListed } from './search.ts';
+import type { ListedThread, Thread, ThreadFilter, ThreadPage, ThreadSearch, Turn } from './thread.ts';
 
-export type { Thread, ThreadPage, Turn } from './thread.ts';
+export { type ListedThread, THREAD_ORDERS, type Thread, type ThreadPage, type Turn } from './thread.ts';
 
 export interface ThreadService {
   create(
@@ -32,6 +33,25 @@ export interface ThreadService {
       pinned?: boolean | undefined;
     },
   ): Promise<Thread>;
+  /**
+   * A thread with this id, or a new one. Metadata that name a configured graph make it the thread's.
+   * @throws THREAD_EXISTS when it is there, unless `if_exists` is do_nothing and it is the owner's: then that is given
+   */
+  open(
+    owner: string,
+    fields: {
+      id?: string | undefined;
+      metadata: JsonObject;
+      graph_id?: string | undefined;
+      if_exists: 'raise' | 'do_nothing';
+    },
+  ): Promise<ListedThread>;
+  /** @throws THREAD_NOT_FOUND */
+  listed(owner: string, threadId: string): Promise<ListedThread>;
+  search(owner: string, search: ThreadSearch): Promise<{ threads: ListedThread[]; total: number }>;
+  count(owner: string, filter: ThreadFilter): Promise<number>;
+  /** Adds to the metadata; what has the same name is replaced. @throws THREAD_NOT_FOUND */
+  addMetadata(owner: string, threadId: string, metadata: JsonObject): Promise<ListedThread>;
   /** Oldest first. @throws THREAD_NOT_FOUND */
   turns(owner: string, threadId: string): Promise<Turn[]>;
 }
@@ -43,8 +63,27 @@ export function createThreadService({ pool }: { pool: Pool }): ThreadService {
     return thread;
   }
 
+  async function listed(owner: string, threadId: string): Promise<ListedThread> {
+    const thread = await selectListed(pool, owner, threadId);
+    if (thread === null) throw threadNotFound();
+    return thread;
+  }
+
   return {
     get,
+    listed,
+    async open(owner, { id = randomUUID(), metadata, graph_id, if_exists }) {
+      const made = await insertThreadIfNew(pool, { id, owner, metadata, graphId: graph_id });
+      const thread = made || if_exists === 'do_nothing' ? await selectListed(pool, owner, id) : null;
+      if (thread === null) throw new RunledgerError('THREAD_EXISTS', 'Thread already exists');
+      return thread;
+    },
+    search: (owner, search) => searchListed(pool, owner, search),
+    count: (owner, filter) => countListed(pool, owner, filter),
+    async addMetadata(owner, threadId, metadata) {
+      if (!(await mergeMetadata(pool, owner, threadId, metadata))) throw threadNotFound();
+      return listed(owner, threadId);
+    },
     async create(owner, fields) {
       const id = randomUUID();
       await insertThread(pool, { id, owner, title: fields.title, graphId: fields.graph_id, metadata: fields.metadata });

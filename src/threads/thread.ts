@@ -16,6 +16,39 @@ export interface Thread {
   latest_run_id: string | null;
 }
 
+/** What a thread is doing, in one word. */
+export type Activity = 'idle' | 'busy' | 'interrupted' | 'error';
+
+/** A thread as LangGraph clients list it. */
+export interface ListedThread {
+  id: string;
+  graph_id: string | null;
+  metadata: JsonObject;
+  /** What its runs were configured with, merged. */
+  config: JsonObject;
+  activity: Activity;
+  created_at: string;
+  updated_at: string;
+  /** The newest message or end of a run. */
+  active_at: string;
+}
+
+export const THREAD_ORDERS = ['thread_id', 'status', 'created_at', 'updated_at', 'state_updated_at'] as const;
+
+export interface ThreadFilter {
+  ids?: string[] | undefined;
+  /** What the metadata must hold; `graph_id` counts as a part of them. */
+  metadata?: JsonObject | undefined;
+  activity?: Activity | undefined;
+}
+
+export interface ThreadSearch extends ThreadFilter {
+  limit: number;
+  offset: number;
+  sort_by: (typeof THREAD_ORDERS)[number];
+  sort_order: 'asc' | 'desc';
+}
+
 export interface Turn {
   id: string;
   ordinal: number;

@@ -32,6 +32,8 @@ export function run(change: Partial<Run> = {}): Run {
     input: { secret: 'input' },
     command: null,
     config: {},
+    assistant_id: null,
+    wire: null,
     stream_modes: [],
     on_disconnect: 'continue',
     request_key: null,

@@ -24,7 +24,7 @@ let finalizeDeps: FinalizeDeps;
 beforeAll(async () => {
   database = await createDatabase();
   pool = testPool(database.url, 12);
-  finalizeDeps = { pool, log, hub, streamTtlMs: 60_000, logger: silent, onEnded: () => undefined };
+  finalizeDeps = { pool, log, hub, streamTtlMs: 60_000, unsent: () => false, logger: silent, onEnded: () => undefined };
 });
 afterAll(async () => {
   await hub.close();
@@ -42,6 +42,7 @@ const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 const CONFIG: SweepConfig = {
   runs: { preparedTtlMs: HOUR_MS },
+  events: { streamTtlMs: HOUR_MS },
   retention: { outboxDeliveredMs: 7 * DAY_MS, outboxDeadMs: 30 * DAY_MS, threadsMs: null },
   checkpoints: { keep: null },
 };

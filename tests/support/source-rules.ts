@@ -42,7 +42,18 @@ export function sqlAtTheEdge(files: SourceFile[]): string[] {
 }
 
 /** Steps of a run's life that may write its row: the listing of runs/ is the state machine. */
-const RUN_WRITERS = ['admission', 'start', 'claim', 'finalize', 'cancel', 'put-back', 'recover'];
+const RUN_WRITERS = [
+  'admission',
+  'admit-input',
+  'start',
+  'claim',
+  'finalize',
+  'cancel',
+  'put-back',
+  'recover',
+  'edit',
+  'rollback',
+];
 
 /** `runs` is written only by the files of src/runs that are named for a step. Deleting goes with the thread, by the foreign key. */
 export function runWritesElsewhere(files: SourceFile[]): string[] {

@@ -1,0 +1,32 @@
+/** The LangGraph Platform dialect: what LangGraph's own clients speak, at the root of the server. */
+import type { FastifyPluginAsync } from 'fastify';
+import { authHook } from '#src/http/auth.ts';
+import { renderRefusal } from './errors.ts';
+import type { LangGraphDeps } from './route.ts';
+import { addAssistantRoutes } from './routes-assistants.ts';
+import { addJoinRoutes } from './routes-join.ts';
+import { addRunRoutes } from './routes-runs.ts';
+import { addStateRoutes } from './routes-state.ts';
+import { addSystemRoutes } from './routes-system.ts';
+import { addThreadRoutes } from './routes-threads.ts';
+import { addUnbuiltRoutes } from './routes-unbuilt.ts';
+import { createStreams } from './streams.ts';
+import { createWait } from './waiting.ts';
+
+/** To be mounted without a prefix. */
+export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
+  return async (app) => {
+    app.setErrorHandler(deps.errorHandler(renderRefusal));
+    addSystemRoutes(app, deps);
+    await app.register(async (scope) => {
+      scope.addHook('onRequest', authHook(deps.authenticate));
+      const parts = { openStream: createStreams(deps), wait: createWait(deps) };
+      addAssistantRoutes(scope, deps);
+      addThreadRoutes(scope, deps);
+      addStateRoutes(scope, deps);
+      addRunRoutes(scope, deps, parts);
+      addJoinRoutes(scope, deps, parts);
+      addUnbuiltRoutes(scope);
+    });
+  };
+}

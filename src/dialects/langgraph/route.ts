@@ -1,0 +1,72 @@
+/** What the routes of this dialect have in common. */
+import type { FastifyInstance, FastifyRequest } from 'fastify';
+import { z } from 'zod';
+import type { AssistantService } from '#src/assistants/service.ts';
+import { RunledgerError } from '#src/errors.ts';
+import type { StateService } from '#src/runs/state.ts';
+import type { DialectDeps } from '../dialect.ts';
+import type { Form } from './errors.ts';
+
+export interface LangGraphDeps extends DialectDeps {
+  assistants: AssistantService;
+  states: StateService;
+  version: string;
+}
+
+export type LangGraphApp = FastifyInstance;
+
+/**
+ * A part of a request as the schema reads it; what is not there counts as empty.
+ * @throws RunledgerError INVALID_REQUEST {issues}
+ */
+export function parsed<T extends z.ZodType>(schema: T, value: unknown): z.output<T> {
+  const result = schema.safeParse(value ?? {});
+  if (result.success) return result.data;
+  const { issues } = result.error;
+  throw new RunledgerError('INVALID_REQUEST', 'The request does not fit its schema.', { details: { issues } });
+}
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+const params = z.record(z.string(), z.string());
+
+/** A path's parameter, decoded. */
+export function param(request: Pick<FastifyRequest, 'params'>, name: string): string {
+  return parsed(params, request.params)[name] ?? '';
+}
+
+/** The thread's id in the path. What is no UUID names nothing: @throws RunledgerError THREAD_NOT_FOUND */
+export function threadParam(request: Pick<FastifyRequest, 'params'>): string {
+  const id = param(request, 'thread_id');
+  if (UUID.test(id)) return id.toLowerCase();
+  throw new RunledgerError('THREAD_NOT_FOUND', 'There is no such thread.', { details: { thread_id: id } });
+}
+
+/** The run's id in the path. @throws RunledgerError RUN_NOT_FOUND */
+export function runParam(request: Pick<FastifyRequest, 'params'>): string {
+  const id = param(request, 'run_id');
+  if (UUID.test(id)) return id.toLowerCase();
+  throw new RunledgerError('RUN_NOT_FOUND', 'There is no such run.');
+}
+
+/** What `work` gives; a refusal with one of these codes is answered in another form, or names the thread. */
+export async function answering<T>(
+  work: () => Promise<T>,
+  forms: { threadId?: string; of?: { [code in RunledgerError['code']]?: Form } },
+): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof RunledgerError)) throw error;
+    const form = forms.of?.[error.code];
+    const details = {
+      ...error.details,
+      ...(form === undefined ? {} : { form }),
+      ...(forms.threadId === undefined ? {} : { thread_id: forms.threadId }),
+    };
+    throw new RunledgerError(error.code, error.message, {
+      details,
+      cause: error.cause,
+      ...(error.path === undefined ? {} : { path: error.path }),
+    });
+  }
+}

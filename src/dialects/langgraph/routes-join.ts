@@ -1,0 +1,119 @@
+/** Runs that are there: read, joined, stopped and deleted. */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { RunledgerError } from '#src/errors.ts';
+import { watchClient } from '#src/http/client.ts';
+import { LIVE_STATUSES, type Run } from '#src/runs/run.ts';
+import { runPath } from './links.ts';
+import { answering, type LangGraphApp, type LangGraphDeps, parsed, runParam, threadParam } from './route.ts';
+import { lastIdOf, type OpenStream } from './streams.ts';
+import { runOf, STATUSES, statusOf } from './views.ts';
+import type { Wait } from './waiting.ts';
+import { cancelMany, cancelQuery, joinQuery, runList } from './wire.ts';
+
+interface Parts {
+  openStream: OpenStream;
+  wait: Wait;
+}
+
+export function addJoinRoutes(app: LangGraphApp, deps: LangGraphDeps, parts: Parts): void {
+  addRead(app, deps);
+  addJoin(app, deps, parts);
+  addCancel(app, deps);
+  addDelete(app, deps);
+}
+
+function find({ runs }: LangGraphDeps, request: FastifyRequest): Promise<Run> {
+  const threadId = threadParam(request);
+  return answering(() => runs.find(request.principal.owner, threadId, runParam(request)), { threadId });
+}
+
+function addRead(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { runs, threads } = deps;
+
+  app.get('/threads/:thread_id/runs', async (request) => {
+    const { owner } = request.principal;
+    const threadId = threadParam(request);
+    const { status, ...page } = parsed(runList, request.query);
+    await answering(() => threads.listed(owner, threadId), { threadId });
+    const statuses = status === undefined ? undefined : STATUSES[status];
+    const found = await runs.list(owner, threadId, { ...page, statuses });
+    return found.filter((run) => status === undefined || statusOf(run) === status).map(runOf);
+  });
+
+  app.get('/threads/:thread_id/runs/:run_id', async (request) => runOf(await find(deps, request)));
+}
+
+function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: Parts): void {
+  const { runs } = deps;
+
+  app.get('/threads/:thread_id/runs/:run_id/join', { exposeHeadRoute: false }, async (request, reply) => {
+    const client = watchClient(reply);
+    const { cancel_on_disconnect: stops = false } = parsed(joinQuery, request.query);
+    const run = await find(deps, request);
+    return wait(reply, client, run, async () => {
+      if (stops) await runs.cancel(run.owner, run.thread_id, { runId: run.id });
+    });
+  });
+
+  const stream = async (request: FastifyRequest, reply: FastifyReply, stateless: boolean) => {
+    const client = watchClient(reply);
+    const { cancel_on_disconnect: stops = false, stream_mode: asked } = parsed(joinQuery, request.query);
+    const after = lastIdOf(request);
+    const run = stateless ? await runs.get(request.principal.owner, runParam(request)) : await find(deps, request);
+    if (stateless) reply.header('content-location', runPath(run, true));
+    const only = asked === undefined ? null : new Set(Array.isArray(asked) ? asked : [asked]);
+    return openStream({ reply, client, run, after, startedTheRun: false, cancelOnLeave: stops, only });
+  };
+  const options = { exposeHeadRoute: false };
+  app.get('/threads/:thread_id/runs/:run_id/stream', options, (request, reply) => stream(request, reply, false));
+  app.get('/runs/:run_id/stream', options, (request, reply) => stream(request, reply, true));
+}
+
+function addCancel(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { runs, closing } = deps;
+
+  app.post('/threads/:thread_id/runs/:run_id/cancel', async (request, reply) => {
+    const client = watchClient(reply);
+    const { wait = false, action } = parsed(cancelQuery, request.query);
+    const threadId = threadParam(request);
+    const runId = runParam(request);
+    const signal = AbortSignal.any([client.signal, closing]);
+    await answering(() => runs.cancel(request.principal.owner, threadId, { runId, wait, action, signal }), {
+      threadId,
+    });
+    return reply.code(wait ? 204 : 202).send();
+  });
+
+  app.post('/runs/cancel', async (request, reply) => {
+    const { action = 'interrupt' } = parsed(cancelQuery, request.query);
+    const { thread_id, run_ids, status } = parsed(cancelMany, request.body);
+    if (run_ids == null && status == null) {
+      throw new RunledgerError('INVALID_REQUEST', 'Name run_ids or a status.');
+    }
+    const live = [...LIVE_STATUSES];
+    const statuses = status === 'pending' ? live.slice(0, 1) : status === 'running' ? live.slice(1) : live;
+    const which = { threadId: thread_id ?? undefined, ids: run_ids ?? undefined, statuses };
+    await runs.cancelMany(request.principal.owner, which, action);
+    return reply.code(204).send();
+  });
+}
+
+/** A run that has not ended is stopped first. */
+function addDelete(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { runs, closing } = deps;
+  app.delete('/threads/:thread_id/runs/:run_id', async (request, reply) => {
+    const client = watchClient(reply);
+    const { owner } = request.principal;
+    const threadId = threadParam(request);
+    const runId = runParam(request);
+    const signal = AbortSignal.any([client.signal, closing]);
+    await answering(
+      async () => {
+        await runs.cancel(owner, threadId, { runId, wait: true, signal });
+        await runs.deleteRun(owner, threadId, runId);
+      },
+      { threadId },
+    );
+    return reply.code(204).send();
+  });
+}

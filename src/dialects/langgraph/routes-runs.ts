@@ -1,0 +1,81 @@
+/** Runs: created in the background, as a stream, or waited for; with a thread or without one. */
+import type { Readable } from 'node:stream';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { type Client, watchClient } from '#src/http/client.ts';
+import type { Run } from '#src/runs/run.ts';
+import { runPath, streamPath } from './links.ts';
+import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
+import { startRequestOf } from './start.ts';
+import type { OpenStream } from './streams.ts';
+import { runOf } from './views.ts';
+import type { Wait } from './waiting.ts';
+import { type RunCreate, runBatch, runCreate } from './wire.ts';
+
+interface Parts {
+  openStream: OpenStream;
+  wait: Wait;
+}
+
+export function addRunRoutes(app: LangGraphApp, deps: LangGraphDeps, parts: Parts): void {
+  addBackground(app, deps);
+  addStream(app, deps, parts);
+  addWait(app, deps, parts);
+}
+
+/** null for the routes without a thread. */
+function threadOf(request: FastifyRequest): string | null {
+  const inPath = (request.params ?? {}) as { thread_id?: unknown };
+  return inPath.thread_id === undefined ? null : threadParam(request);
+}
+
+async function start(deps: LangGraphDeps, request: FastifyRequest, body: RunCreate): Promise<Run> {
+  const threadId = threadOf(request);
+  const asked = await startRequestOf(deps, request, threadId, body);
+  return answering(() => deps.runs.start(asked), threadId === null ? {} : { threadId });
+}
+
+/** With where the run is, and where its stream can be joined again. */
+function located(reply: FastifyReply, run: Run, stateless: boolean): void {
+  reply.header('content-location', runPath(run, stateless));
+}
+
+function addBackground(app: LangGraphApp, deps: LangGraphDeps): void {
+  const handler = async (request: FastifyRequest, reply: FastifyReply) => {
+    const run = await start(deps, request, parsed(runCreate, request.body));
+    located(reply, run, threadOf(request) === null);
+    return runOf(run);
+  };
+  app.post('/runs', handler);
+  app.post('/threads/:thread_id/runs', handler);
+
+  app.post('/runs/batch', async (request) => {
+    const bodies = parsed(runBatch, request.body);
+    const made: Run[] = [];
+    for (const body of bodies) made.push(await start(deps, request, body));
+    return made.map(runOf);
+  });
+}
+
+function addStream(app: LangGraphApp, deps: LangGraphDeps, { openStream }: Parts): void {
+  const handler = async (request: FastifyRequest, reply: FastifyReply): Promise<Readable> => {
+    const client = watchClient(reply);
+    const run = await start(deps, request, parsed(runCreate, request.body));
+    const stateless = threadOf(request) === null;
+    located(reply, run, stateless);
+    reply.header('location', streamPath(run, stateless));
+    return openStream({ reply, client, run, after: -1, startedTheRun: true, cancelOnLeave: false, only: null });
+  };
+  app.post('/runs/stream', handler);
+  app.post('/threads/:thread_id/runs/stream', handler);
+}
+
+function addWait(app: LangGraphApp, deps: LangGraphDeps, { wait }: Parts): void {
+  const handler = async (request: FastifyRequest, reply: FastifyReply): Promise<Readable> => {
+    const client: Client = watchClient(reply);
+    const run = await start(deps, request, parsed(runCreate, request.body));
+    located(reply, run, threadOf(request) === null);
+    return wait(reply, client, run, () => deps.runs.disconnected(run));
+  };
+  app.post('/runs/wait', handler);
+  app.post('/threads/:thread_id/runs/wait', handler);
+}

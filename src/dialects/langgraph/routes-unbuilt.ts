@@ -1,0 +1,37 @@
+/** Routes of this protocol that are not built yet. They say so; docs/langgraph.md lists them. */
+import type { HTTPMethods } from 'fastify';
+import { RunledgerError } from '#src/errors.ts';
+import type { LangGraphApp } from './route.ts';
+
+const UNBUILT: [method: HTTPMethods, url: string, what: string][] = [
+  ['POST', '/threads/prune', 'Pruning threads'],
+  ['PATCH', '/threads/:thread_id/state', 'Patching the metadata of a state'],
+  ['GET', '/threads/:thread_id/stream', 'The stream of a whole thread'],
+  ['POST', '/threads/:thread_id/commands', 'The event streaming protocol (v2)'],
+  ['POST', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],
+  ['GET', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],
+  ['POST', '/runs/crons', 'Crons'],
+  ['POST', '/threads/:thread_id/runs/crons', 'Crons'],
+  ['POST', '/runs/crons/search', 'Crons'],
+  ['POST', '/runs/crons/count', 'Crons'],
+  ['PATCH', '/runs/crons/:cron_id', 'Crons'],
+  ['DELETE', '/runs/crons/:cron_id', 'Crons'],
+  ['PUT', '/store/items', 'The store'],
+  ['GET', '/store/items', 'The store'],
+  ['DELETE', '/store/items', 'The store'],
+  ['POST', '/store/items/search', 'The store'],
+  ['POST', '/store/namespaces', 'The store'],
+];
+
+export function addUnbuiltRoutes(app: LangGraphApp): void {
+  for (const [method, url, what] of UNBUILT) {
+    app.route({
+      method,
+      url,
+      exposeHeadRoute: false,
+      handler: async () => {
+        throw new RunledgerError('NOT_IMPLEMENTED', `${what}: not available in this version.`);
+      },
+    });
+  }
+}

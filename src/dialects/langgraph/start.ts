@@ -1,0 +1,148 @@
+/** From a client's request for a run to the core's: assistant, thread and run put together. */
+import type { FastifyRequest } from 'fastify';
+import type { Assistant } from '#src/assistants/service.ts';
+import { RunledgerError } from '#src/errors.ts';
+import type { GraphMode, Json, JsonObject } from '#src/events/event.ts';
+import type { CheckpointRef, RunConfig, StartRequest } from '#src/runs/run.ts';
+import type { LangGraphDeps } from './route.ts';
+import type { RunCreate } from './wire.ts';
+
+/**
+ * @param threadId null for a run without a thread: then it gets one of its own, which is removed some time after its end
+ *   unless the client wants to keep it
+ * @throws RunledgerError ASSISTANT_NOT_FOUND
+ */
+export async function startRequestOf(
+  { assistants }: Pick<LangGraphDeps, 'assistants'>,
+  request: FastifyRequest,
+  threadId: string | null,
+  body: RunCreate,
+): Promise<StartRequest> {
+  const { owner } = request.principal;
+  const assistant = await assistantOf(assistants, owner, body.assistant_id);
+  const temporary = threadId === null && (body.on_completion ?? 'delete') !== 'keep';
+  const modes = modesOf(body);
+  return {
+    owner,
+    thread_id: threadId,
+    if_missing: threadId === null ? 'create' : (body.if_not_exists ?? 'reject'),
+    temporary,
+    graph_id: assistant.graph_id,
+    assistant: {
+      id: assistant.id,
+      config: configOf(assistant.config),
+      context: Object.keys(objectOf(assistant.context)).length === 0 ? null : assistant.context,
+      metadata: assistant.metadata,
+    },
+    input: body.input ?? null,
+    command: body.command ?? null,
+    config: runConfigOf(request, body),
+    strategy: body.multitask_strategy ?? 'reject',
+    delay_ms: Math.round((body.after_seconds ?? 0) * 1_000),
+    stream_modes: recordedModes(modes),
+    on_disconnect: body.on_disconnect ?? 'continue',
+    webhook: body.webhook ?? undefined,
+    wire: {
+      stream_mode: modes,
+      stream_subgraphs: body.stream_subgraphs ?? false,
+      stream_resumable: body.stream_resumable ?? false,
+      multitask_strategy: body.multitask_strategy ?? 'reject',
+      ...(body.feedback_keys == null ? {} : { feedback_keys: body.feedback_keys }),
+      ...(threadId === null ? { stateless: true } : {}),
+      temporary,
+    },
+  };
+}
+
+async function assistantOf(assistants: LangGraphDeps['assistants'], owner: string, id: string): Promise<Assistant> {
+  try {
+    return await assistants.get(owner, id);
+  } catch (error) {
+    if (!(error instanceof RunledgerError) || error.code !== 'ASSISTANT_NOT_FOUND') throw error;
+    const hint = 'Make sure the assistant ID is for a valid assistant or a valid graph ID.';
+    throw new RunledgerError('ASSISTANT_NOT_FOUND', `No assistant found for "${id}". ${hint}`);
+  }
+}
+
+function modesOf({ stream_mode: asked }: RunCreate): string[] {
+  const modes = asked == null ? ['values'] : Array.isArray(asked) ? asked : [asked];
+  return modes.length === 0 ? ['values'] : [...new Set(modes)];
+}
+
+/** What must be recorded for these: `messages` tells complete messages from the values. The rest always is. */
+function recordedModes(modes: string[]): GraphMode[] {
+  const asked = new Set<string>(modes);
+  const recorded: GraphMode[] = ['values', 'tasks', 'debug', 'checkpoints', 'events', 'tools'];
+  return recorded.filter((mode) => asked.has(mode) || (mode === 'values' && asked.has('messages')));
+}
+
+function runConfigOf(request: FastifyRequest, body: RunCreate): RunConfig {
+  const { interrupt_before: before, interrupt_after: after, durability, context, metadata } = body;
+  const given = configOf((body.config ?? {}) as JsonObject);
+  const checkpoint = checkpointOf(body);
+  return {
+    ...given,
+    configurable: { ...headersOf(request), ...given.configurable },
+    metadata: { ...given.metadata, ...metadata },
+    ...(context == null ? {} : { context }),
+    ...(before == null ? {} : { interrupt_before: before }),
+    ...(after == null ? {} : { interrupt_after: after }),
+    ...(durability == null ? {} : { durability }),
+    ...(checkpoint === null ? {} : { checkpoint }),
+  };
+}
+
+/** Ids of ours, and LangGraph's own: the server sets them. */
+const RESERVED = new Set([
+  'thread_id',
+  'run_id',
+  'graph_id',
+  'assistant_id',
+  'checkpoint_id',
+  'checkpoint_ns',
+  'checkpoint_map',
+]);
+
+/** A config as the core takes it: what it does not know is left out. */
+function configOf(config: JsonObject): RunConfig {
+  const { tags, recursion_limit: limit, configurable, metadata } = config;
+  const entries = Object.entries(objectOf(configurable ?? null));
+  const free = entries.filter(([key]) => !RESERVED.has(key) && !key.startsWith('__'));
+  return {
+    ...(Array.isArray(tags) ? { tags: tags.map(String) } : {}),
+    ...(typeof limit === 'number' ? { recursion_limit: limit } : {}),
+    ...(free.length === 0 ? {} : { configurable: Object.fromEntries(free) }),
+    ...(metadata === undefined ? {} : { metadata: objectOf(metadata) }),
+  };
+}
+
+/** Of the body's own fields, or of the config as older clients send it. */
+function checkpointOf(body: RunCreate): CheckpointRef | null {
+  const { checkpoint_id, checkpoint_ns, checkpoint_map } = objectOf((body.config?.configurable ?? null) as Json);
+  const checkpoint: CheckpointRef = {
+    ...(typeof checkpoint_id === 'string' ? { checkpoint_id } : {}),
+    ...(typeof checkpoint_ns === 'string' && checkpoint_ns !== '' ? { checkpoint_ns } : {}),
+    ...(checkpoint_map == null ? {} : { checkpoint_map: objectOf(checkpoint_map) }),
+    ...body.checkpoint,
+    ...(body.checkpoint_id == null ? {} : { checkpoint_id: body.checkpoint_id }),
+  };
+  return Object.keys(checkpoint).length === 0 ? null : checkpoint;
+}
+
+/** Never passed on: they are credentials, or name us and not the client. */
+const PRIVATE_HEADERS = new Set(['x-api-key', 'x-tenant-id', 'x-service-key', 'x-dev-user', 'x-request-id']);
+
+/** Headers that graphs may look at. */
+function headersOf(request: FastifyRequest): JsonObject {
+  return Object.fromEntries(
+    Object.entries(request.headers).flatMap(([name, value]) =>
+      typeof value === 'string' && (name === 'user-agent' || (name.startsWith('x-') && !PRIVATE_HEADERS.has(name)))
+        ? [[name, value]]
+        : [],
+    ),
+  );
+}
+
+function objectOf(value: Json): JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : {};
+}

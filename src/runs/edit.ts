@@ -1,0 +1,58 @@
+/** A checkpoint write by API: a run of kind `edit` that begins, writes and ends in one transaction. */
+import { randomUUID } from 'node:crypto';
+import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
+import type { JsonObject } from '#src/events/event.ts';
+import { openSaver } from '#src/graphs/checkpoints.ts';
+import type { Pool, Tx } from '#src/postgres/pool.ts';
+import { inTransaction } from '#src/postgres/transaction.ts';
+import { lockThread } from '#src/threads/open.ts';
+import { refuseWhileLive, threadNotFound } from './admission.ts';
+
+export interface EditPlace {
+  owner: string;
+  threadId: string;
+  lineageId: string;
+  graphId: string;
+  /** What the metadata of the checkpoints says beside LangGraph's own and the run's. */
+  metadata: JsonObject;
+}
+
+// Nobody sees the row while it runs, so its owner is nobody.
+const BEGIN = `
+  with counted as (
+    update threads set run_count = run_count + 1, active_at = clock_timestamp(), updated_at = clock_timestamp()
+    where id = $3::uuid returning run_count)
+  insert into runs (id, owner, thread_id, lineage_id, graph_id, kind, status, epoch, ordinal, worker_id, started_at)
+  select $1::uuid, $2, $3::uuid, $4::uuid, $5, 'edit', 'running', 1, run_count,
+         '00000000-0000-0000-0000-000000000000', clock_timestamp()
+  from counted`;
+const END = `update runs set status = 'succeeded', ended_at = clock_timestamp() where id = $1::uuid`;
+
+/**
+ * Guard: the thread's row, and no live run on it. Lost race: RUN_IN_PROGRESS, nothing written.
+ * After a crash: the transaction is gone, with the run's row and all it wrote.
+ * `work` may be called again after a conflict, on another transaction and saver.
+ * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS {run_id}
+ */
+export function edit<T>(
+  pool: Pool,
+  place: EditPlace,
+  work: (saver: BaseCheckpointSaver, tx: Tx) => Promise<T>,
+): Promise<T> {
+  const { owner, threadId, lineageId, graphId } = place;
+  return inTransaction(pool, async (tx) => {
+    if ((await lockThread(tx, owner, threadId)) === null) throw threadNotFound();
+    await refuseWhileLive(tx, threadId);
+    const runId = randomUUID();
+    await tx.query(BEGIN, [runId, owner, threadId, lineageId, graphId]);
+    const metadata = { ...place.metadata, run_id: runId, graph_id: graphId, thread_id: lineageId };
+    // The saver asks only for `query`; through it every statement is part of this transaction.
+    const saver = openSaver(tx as unknown as Pool, { runId, epoch: 1, metadata }, () => undefined);
+    try {
+      return await work(saver.saver, tx);
+    } finally {
+      await saver.close();
+      await tx.query(END, [runId]);
+    }
+  });
+}
