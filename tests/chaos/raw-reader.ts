@@ -23,7 +23,7 @@ export async function openRawReader(
   options: { owner: string; bytesPerSecond: number; keep?: boolean },
 ): Promise<RawReader> {
   const { hostname, port, pathname, search } = new URL(url);
-  const socket: Socket = connect({ host: hostname, port: Number(port), highWaterMark: 1024 });
+  const socket: Socket = connect({ host: hostname, port: Number(port) });
   let bytes = 0;
   let text = '';
   let gone = false;

@@ -9,8 +9,8 @@ import type { Scenario } from '../scenario.ts';
 import type { ChaosServer } from '../stage.ts';
 import type { Asked, World } from '../world.ts';
 
-type Moment = 'under load' | 'after a kill' | 'before the put-back' | 'after the put-back';
-const MOMENTS: Moment[] = ['after the put-back', 'under load', 'before the put-back', 'after a kill'];
+type Moment = 'under load' | 'after a kill' | 'before the put-back' | 'after the put-back' | 'for long';
+const MOMENTS: Moment[] = ['after the put-back', 'for long', 'before the put-back', 'under load', 'after a kill'];
 
 export const scenario: Scenario = {
   row: 6,
@@ -36,7 +36,11 @@ export const scenario: Scenario = {
     const load = keepAsking(world);
     await comeTo(moment, world, judge, victim);
     const downMs = performance.now();
-    await postgres.restart('immediate');
+    if (moment === 'for long') {
+      await postgres.signal('SIGKILL');
+      await pause(world.rng.int(4_000, 9_000));
+      await postgres.start();
+    } else await postgres.restart('immediate');
     if (world.rng.chance(0.3)) {
       await pause(world.rng.int(0, 1_500));
       await postgres.restart('immediate');
@@ -56,7 +60,7 @@ export const scenario: Scenario = {
 };
 
 async function comeTo(moment: Moment, world: World, judge: ChaosServer, victim: ChaosServer): Promise<void> {
-  if (moment === 'under load') return pause(world.rng.int(200, 1_500));
+  if (moment === 'under load' || moment === 'for long') return pause(world.rng.int(200, 1_500));
   const when = moment === 'before the put-back' ? 'before' : 'after';
   if (moment !== 'after a kill') await judge.arm([{ point: 'put_back', when, action: 'delay', ms: 400 }]);
   victim.kill('SIGKILL');
