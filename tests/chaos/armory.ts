@@ -8,8 +8,8 @@ export interface Hit {
 }
 
 export interface Armory {
-  /** In place of what was armed before; whoever is held goes on. */
-  arm(faults: Fault[]): void;
+  /** In place of what was armed before in this group; whoever is held by the group goes on. */
+  arm(faults: Fault[], group?: string): void;
   /** Counts a hit; the fault it sets off, or null. */
   hit(point: FaultPoint, when: 'before' | 'after'): Hit | null;
   /** Whether any fault waits for this point: the wraps look closer only then. */
@@ -18,18 +18,20 @@ export interface Armory {
 
 interface Armed {
   fault: Fault;
+  group: string;
   hits: number;
   spent: boolean;
+  /** Resolves when its group is armed anew. */
+  released: PromiseWithResolvers<void>;
 }
 
 export function armory(say: (line: string) => void): Armory {
   let armed: Armed[] = [];
-  let release = Promise.withResolvers<void>();
 
   const fits = ({ fault, spent }: Armed, point: FaultPoint | 'now', when: 'before' | 'after'): boolean =>
     !spent && fault.point === point && (fault.when ?? 'before') === when;
 
-  function act(fault: Fault): Promise<void> | null {
+  function act({ fault, released }: Armed): Promise<void> | null {
     say(reachedLine(fault));
     switch (fault.action) {
       case 'kill':
@@ -47,7 +49,7 @@ export function armory(say: (line: string) => void): Armory {
       case 'delay':
         return new Promise((resolve) => setTimeout(resolve, fault.ms));
       case 'hold':
-        return release.promise;
+        return released.promise;
       case 'lose-reply':
         return null;
       default:
@@ -56,11 +58,12 @@ export function armory(say: (line: string) => void): Armory {
   }
 
   return {
-    arm(faults) {
-      armed = faults.map((fault) => ({ fault, hits: 0, spent: false }));
-      release.resolve();
-      release = Promise.withResolvers();
-      for (const entry of armed) if (fits(entry, 'now', entry.fault.when ?? 'before')) void act(entry.fault);
+    arm(faults, group = 'main') {
+      for (const entry of armed) if (entry.group === group) entry.released.resolve();
+      const released = Promise.withResolvers<void>();
+      const fresh = faults.map((fault): Armed => ({ fault, group, hits: 0, spent: false, released }));
+      armed = [...armed.filter((entry) => entry.group !== group), ...fresh];
+      for (const entry of fresh) if (fits(entry, 'now', entry.fault.when ?? 'before')) void act(entry);
     },
     waitsFor: (point, when) => armed.some((entry) => fits(entry, point, when)),
     hit(point, when) {
@@ -69,7 +72,7 @@ export function armory(say: (line: string) => void): Armory {
         entry.hits += 1;
         if (entry.hits < (entry.fault.nth ?? 1)) continue;
         entry.spent = entry.fault.every !== true;
-        return { action: entry.fault.action, act: () => act(entry.fault) };
+        return { action: entry.fault.action, act: () => act(entry) };
       }
       return null;
     },

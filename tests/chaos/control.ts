@@ -7,8 +7,8 @@ import type { Fault } from './fault-points.ts';
 
 export interface Control {
   readonly port: number;
-  /** Arms the process, in place of what was armed; resolves when it says so. @throws when it has gone or says nothing */
-  arm(pid: number, faults: Fault[]): Promise<void>;
+  /** Arms the process, in place of what the group had armed; resolves when it says so. @throws when it says nothing */
+  arm(pid: number, faults: Fault[], group: string): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -33,10 +33,10 @@ export async function startControl(): Promise<Control> {
   await once(server, 'listening');
   return {
     port: (server.address() as AddressInfo).port,
-    async arm(pid, faults) {
+    async arm(pid, faults, group) {
       const connection = await until(() => connections.get(pid), { message: `process ${pid} to connect` });
       const before = connection.acknowledged;
-      connection.socket.write(`${JSON.stringify(faults)}\n`);
+      connection.socket.write(`${JSON.stringify({ group, faults })}\n`);
       await until(() => connection.acknowledged > before || connection.socket.destroyed, {
         timeoutMs: 30_000,
         message: `process ${pid} to arm`,

@@ -26,7 +26,9 @@ export const FAULT_POINTS = {
   put_back: { via: 'postgres', text: "set status = 'queued', epoch = r.epoch + 1" },
   checkpoint_put: { via: 'postgres', statement: 'checkpoint_put' },
   writes_put: { via: 'postgres', statement: 'writes_put' },
-  /** Finalize's transaction: the locks are taken, the end is written, the commit. */
+  /** The end of a run without a webhook: one statement. */
+  end_at_once: { via: 'postgres', statement: 'end_at_once' },
+  /** Finalize's transaction, of a run with a webhook or a cancel request: the locks are taken, the end is written, the commit. */
   end_lock: { via: 'postgres', statement: 'end_lock' },
   end_store: { via: 'postgres', statement: 'end_store' },
   end_commit: { via: 'postgres', commitOf: 'end_store' },

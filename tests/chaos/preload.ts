@@ -11,6 +11,7 @@ import { isMainThread } from 'node:worker_threads';
 import { Redis } from 'ioredis';
 import pg from 'pg';
 import { armory } from './armory.ts';
+import type { Fault } from './fault-points.ts';
 import { wrapHttp, wrapPostgres, wrapRedis } from './wraps.ts';
 
 if (isMainThread) {
@@ -26,7 +27,8 @@ if (isMainThread) {
     control.unref();
     control.on('error', (error) => say(`chaos: no control (${error.message})`));
     createInterface({ input: control }).on('line', (line) => {
-      armed.arm(JSON.parse(line));
+      const { group, faults } = JSON.parse(line) as { group: string; faults: Fault[] };
+      armed.arm(faults, group);
       control.write('armed\n');
     });
   }

@@ -32,6 +32,8 @@ export interface ReaderOptions {
   faithful?: boolean | undefined;
   /** Without a frame for this long it gives up; 60 s by default. */
   patienceMs?: number | undefined;
+  /** Without a byte for this long a connection counts as dead; 8 s by default (heartbeats come every 2 s). */
+  silenceMs?: number | undefined;
 }
 
 /** Heartbeats come every 2 s: a connection that gives no byte for this long is a dead one. */
@@ -42,7 +44,7 @@ export function startReader(
   deps: { history: History; servers: () => ChaosServer[]; rng: Rng },
   options: ReaderOptions,
 ): Reader {
-  const { runId, threadId, owner, patienceMs = 60_000 } = options;
+  const { runId, threadId, owner, patienceMs = 60_000, silenceMs = SILENCE_MS } = options;
   const reading: Reading = { name: options.name, runId, from: options.from ?? null, frames: [], ended: null };
   deps.history.readings.push(reading);
   let stream: SseStream | null = null;
@@ -65,7 +67,7 @@ export function startReader(
     const cursor = last === null ? '' : `&last_event_id=${last}`;
     const url = `${server.url}/api/v1/threads/${threadId}/messages/stream?run_id=${runId}${cursor}`;
     const opening = openSse(url, { headers: { 'x-dev-user': owner } });
-    const late = new Promise<null>((resolve) => setTimeout(resolve, SILENCE_MS, null).unref());
+    const late = new Promise<null>((resolve) => setTimeout(resolve, silenceMs, null).unref());
     const opened = await Promise.race([opening, late]);
     if (opened === null) opening.then((one) => one.close()).catch(() => undefined);
     return opened;
@@ -96,7 +98,7 @@ export function startReader(
         bytes = open.raw().length;
         lastByteMs = performance.now();
       }
-      if (stopped || performance.now() - lastByteMs > SILENCE_MS) return open.close();
+      if (stopped || performance.now() - lastByteMs > silenceMs) return open.close();
       await new Promise((resolve) => setTimeout(resolve, 5));
     }
   }

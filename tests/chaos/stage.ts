@@ -31,8 +31,8 @@ export interface ChaosServer extends TestServer {
   readonly name: string;
   /** False from the moment it was killed, has exited, or is stopped (SIGSTOP). */
   readonly reachable: boolean;
-  /** Arms these faults in place of those before; held calls go on. */
-  arm(faults: Fault[]): Promise<void>;
+  /** Arms these faults in place of those the group had; calls it held go on. */
+  arm(faults: Fault[], group?: string): Promise<void>;
   /** Resolves when the fault's point was reached. */
   reached(fault: Pick<Fault, 'point' | 'when' | 'action'>, timeoutMs?: number): Promise<void>;
   /** Resolves when peers' deaths count for it: its lease and Postgres have been up for 10 s. */
@@ -81,6 +81,10 @@ const CONFIG = {
     counted: `${graphFile('counted')}:counted`,
     twoNodes: `${graphFile('approvals')}:twoNodes`,
     oneNode: `${graphFile('approvals')}:oneNode`,
+    echo: `${graphFile('plain')}:compiled`,
+    flood: `${graphFile('flood')}:flood`,
+    rounds: `${graphFile('delta-rounds')}:rounds`,
+    poison: `${graphFile('poison')}:poison`,
   },
 };
 
@@ -208,7 +212,7 @@ function chaosServer(server: TestServer, name: string, control: Control, databas
       if (signal === 'SIGCONT') stopped = false;
       server.kill(signal);
     },
-    arm: (faults) => control.arm(server.pid, faults),
+    arm: (faults, group = 'main') => control.arm(server.pid, faults, group),
     async reached(fault, timeoutMs = 20_000) {
       const line = reachedLine(fault);
       await until(() => server.logs().includes(line), { timeoutMs, message: `${name}: ${line}` });

@@ -3,10 +3,12 @@
  * user of its own on its stage, so several worlds may share one stage at the same time.
  */
 import { randomBytes } from 'node:crypto';
+import { Redis } from 'ioredis';
 import { call } from '#tests/support/cluster.ts';
 import { query } from '#tests/support/postgres.ts';
 import { startTcpProxy, type TcpProxy } from '#tests/support/tcp-proxy.ts';
 import { until } from '#tests/support/until.ts';
+import type { Fault } from './fault-points.ts';
 import { createHistory, type History, type Submission } from './history.ts';
 import { contentOf, type Question } from './questions.ts';
 import { type Reader, type ReaderOptions, startReader } from './readers.ts';
@@ -18,7 +20,7 @@ export interface AskOptions extends Partial<Omit<Question, 'tag'>> {
   on?: ChaosServer;
   threadId?: string;
   /** `chat` by default; `counted` tells of each node it runs. */
-  graph?: 'chat' | 'counted';
+  graph?: string;
   /** How long a counting node takes. */
   nodeMs?: number;
   /** The name of a webhook (`stage.recorder.answers`). */
@@ -68,7 +70,7 @@ export interface World {
   /** A client that reads the run to its end and comes back with its last id whenever it is cut off. */
   read(
     run: Pick<Asked, 'runId' | 'threadId'>,
-    options?: Partial<Pick<ReaderOptions, 'on' | 'from' | 'faithful' | 'patienceMs' | 'name'>>,
+    options?: Partial<Omit<ReaderOptions, 'runId' | 'threadId' | 'owner'>>,
   ): Reader;
   /** A request of this world's user. */
   call<T>(server: ChaosServer, method: string, path: string, body?: unknown): Promise<{ status: number; body: T }>;
@@ -78,6 +80,8 @@ export interface World {
   claimed(server: ChaosServer, runId: string): Promise<void>;
   /** Rows of the ledger. */
   rows<T>(text: string, values?: unknown[]): Promise<T[]>;
+  /** One command to the stage's Redis. */
+  redis(...command: string[]): Promise<unknown>;
   measure(name: string, ms: number): void;
   /** Ends the servers and proxies of this world. */
   close(): Promise<void>;
@@ -86,6 +90,8 @@ export interface World {
 /** A server that is starting, stopping or cut off from Postgres says these. */
 const AWAY = new Set([0, 500, 502, 503, 504]);
 const ASK_PATIENCE_MS = 60_000;
+/** The group of faults that holds claims, beside those a scenario has armed. */
+const HOLD = 'hold';
 const CALL_PATIENCE_MS = 12_000;
 
 export function createWorld(stage: Stage, seed: number): World {
@@ -114,13 +120,21 @@ export function createWorld(stage: Stage, seed: number): World {
   function onlyClaims<T>(chosen: ChaosServer, work: () => Promise<T>): Promise<T> {
     return stage.exclusively(async () => {
       const others = reachable().filter((one) => one !== chosen);
-      await Promise.all(others.map((one) => one.arm([{ point: 'claim', action: 'hold', every: true }])));
+      await Promise.all(others.map((one) => hold(one, [{ point: 'claim', action: 'hold', every: true }])));
       try {
         return await work();
       } finally {
-        await Promise.all(others.filter((one) => one.reachable).map((one) => one.arm([])));
+        await Promise.all(others.map((one) => hold(one, [])));
       }
     });
+  }
+
+  /** One that is stopped hears of it when it goes on. */
+  async function hold(other: ChaosServer, faults: Fault[]): Promise<void> {
+    const armed = other.arm(faults, HOLD).catch((error: unknown) => {
+      if (other.reachable) throw error;
+    });
+    while (other.reachable && (await Promise.race([armed.then(() => 'armed'), soon()])) !== 'armed');
   }
 
   async function tryToSend(submission: Submission, target: ChaosServer, options: AskOptions): Promise<Asked | null> {
@@ -227,6 +241,15 @@ export function createWorld(stage: Stage, seed: number): World {
     },
     claimed,
     rows,
+    async redis(command = '', ...args) {
+      const client = new Redis(stage.redisUrl, { protocol: 2 });
+      client.on('error', () => undefined);
+      try {
+        return await client.call(command, ...args);
+      } finally {
+        client.disconnect();
+      }
+    },
     measure(name, ms) {
       measures[name] = [...(measures[name] ?? []), ms];
     },
@@ -239,6 +262,10 @@ export function createWorld(stage: Stage, seed: number): World {
       await Promise.all(proxies.map((proxy) => proxy.close()));
     },
   };
+}
+
+function soon(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 20));
 }
 
 /** null: no answer, or none in time. */

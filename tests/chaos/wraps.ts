@@ -108,7 +108,7 @@ function isComplete(reply: Buffer): boolean {
 
 /** A claim or a take of nothing is no hit. */
 function tookNothing(reply: Buffer): boolean {
-  return reply.includes('UPDATE 0\0');
+  return reply.includes('UPDATE 0\0') || reply.includes('SELECT 0\0');
 }
 
 interface RedisCommand {

@@ -10,7 +10,7 @@ import type { AskOptions, World } from '../world.ts';
 interface Variant {
   name: string;
   fault: (world: World) => Fault;
-  ask?: AskOptions;
+  ask?: (world: World) => AskOptions;
   /** The end is stored before the kill: what follows is not the run going on but its seal and its webhook. */
   endsBefore?: boolean;
 }
@@ -29,12 +29,7 @@ const VARIANTS: Variant[] = [
   {
     name: 'mid put',
     fault: ({ rng }) => kill(rng.pick(['checkpoint_put', 'writes_put']), rng.pick(['before', 'after']), rng.int(1, 3)),
-    ask: { graph: 'counted' },
-  },
-  {
-    name: 'mid put, with tools',
-    fault: ({ rng }) => kill('checkpoint_put', rng.pick(['before', 'after']), rng.int(1, 5)),
-    ask: { tools: 2 },
+    ask: ({ rng }) => (rng.chance(0.5) ? { graph: 'counted' } : { tools: 2 }),
   },
   { name: 'before the seal', fault: () => kill('seal', 'before'), endsBefore: true },
   { name: 'mid webhook', fault: ({ rng }) => kill('webhook', rng.pick(['before', 'after'])), endsBefore: true },
@@ -46,9 +41,9 @@ export const scenario: Scenario = {
   asserts: 'the run goes on elsewhere from its tip; readers get the rest once; the webhook is told',
   weightS: 60,
   async run(world) {
-    // Two points per seed, so that three seeds meet them all but one, and that one by the choice of the put.
+    // Two points per seed, so that three seeds in a row meet them all.
     const first = (world.seed * 2) % VARIANTS.length;
-    for (const index of [first, (first + 1) % VARIANTS.length]) await play(world, VARIANTS[index] as Variant);
+    for (const variant of VARIANTS.slice(first, first + 2)) await play(world, variant);
   },
 };
 
@@ -59,7 +54,7 @@ async function play(world: World, variant: Variant): Promise<void> {
   if (variant.name === 'before the seal') world.allowResync();
   const run = await world.onlyClaims(victim, async () => {
     await victim.arm([fault]);
-    const asked = await world.ask({ on: victim, webhook: world.owner, tokens: 20, ...variant.ask });
+    const asked = await world.ask({ on: victim, webhook: world.owner, tokens: 20, ...variant.ask?.(world) });
     if (fault.point !== 'claim') await world.claimed(victim, asked.runId);
     else await victim.reached(fault);
     return asked;
