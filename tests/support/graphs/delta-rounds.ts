@@ -21,8 +21,6 @@ export interface RoundsSettings {
   width: number;
   /** How long the slowest node takes; each takes another time, so that a superstep is cut with some of its writes in. */
   slowestMs: number;
-  /** Called with `?task=` and the run's id as each node begins, when given. */
-  url?: string;
 }
 
 interface Task {
@@ -39,8 +37,7 @@ const Rounds = Annotation.Root({
 });
 
 export function rounds(config: GraphConfig) {
-  const { rounds: last, width, slowestMs, url } = config.configurable as unknown as RoundsSettings;
-  const runId = String(config.configurable.run_id ?? '');
+  const { rounds: last, width, slowestMs } = config.configurable as unknown as RoundsSettings;
   const tasks = (round: number): Send[] =>
     Array.from({ length: width }, (_, place) => new Send('works', { round, place } satisfies Task));
 
@@ -48,7 +45,6 @@ export function rounds(config: GraphConfig) {
     .addNode('opens', () => ({ round: 0 }))
     .addNode('works', async ({ round, place }: Task) => {
       const name = `${round}.${place}`;
-      if (url !== undefined) await fetch(`${url}?task=${name}&run=${runId}`);
       // The last ones of a round are not the last in the list.
       await new Promise((resolve) => setTimeout(resolve, (slowestMs * ((place * 7 + round * 3) % width)) / width));
       return { messages: [new AIMessage({ id: `m${name}`, content: name })], words: [name], plain: [name] };
