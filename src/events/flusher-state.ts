@@ -2,7 +2,7 @@
 import type { Logger } from 'pino';
 import type { Cursor } from './cursor.ts';
 import type { EventLog, LogEntry } from './log.ts';
-import { isSettled, type RunQueue } from './run-queue.ts';
+import { isEmpty, isSettled, type RunQueue } from './run-queue.ts';
 
 export interface FlusherDeps {
   log: EventLog;
@@ -22,6 +22,8 @@ export interface OpenRun {
   /** Resolved when there is room again. */
   room: PromiseWithResolvers<void> | null;
   flushes: { upTo: Cursor; resolve: () => void }[];
+  /** Its owner writes nothing more; it is forgotten once all is sent. */
+  left: boolean;
 }
 
 export interface FlusherState extends FlusherDeps {
@@ -50,6 +52,13 @@ export function hasRoom(state: FlusherState, { queue }: OpenRun): boolean {
   if (queue.stopped || state.shared.bytes <= state.unacknowledgedBytes) return true;
   // Over the bound the runs that hold more than their share wait; the others go on.
   return queue.bytes <= state.unacknowledgedBytes / state.runs.size;
+}
+
+/** Forgets a run that its owner has left, when it has nothing more to send. */
+export function forgetIfDone(state: FlusherState, run: OpenRun): void {
+  if (!run.left || !isEmpty(run.queue)) return;
+  state.runs.delete(run);
+  state.dirty.delete(run);
 }
 
 /** Lets go whoever waits for the run and no longer has to. */

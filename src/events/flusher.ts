@@ -1,16 +1,28 @@
 /** Carries what all runs of this process have written to the log: one pipeline in flight, every run's entries in the next. */
-import { type FlusherDeps, type FlusherState, hasRoom, type OpenRun, release, settle } from './flusher-state.ts';
+import {
+  type FlusherDeps,
+  type FlusherState,
+  forgetIfDone,
+  hasRoom,
+  type OpenRun,
+  release,
+  settle,
+} from './flusher-state.ts';
 import { type AppendBatch, type AppendResult, LogUnavailable } from './log.ts';
 import { back, goAway, serveDetached } from './outage.ts';
-import { acknowledge, nothingWaits, stopQueue, take, takeBack } from './run-queue.ts';
+import { acknowledge, isEmpty, nothingWaits, stopQueue, take, takeBack } from './run-queue.ts';
 
 export interface Flusher {
   readonly shared: { bytes: number };
   /** True while the log does not answer. */
   readonly away: boolean;
   add(run: OpenRun): void;
-  /** Forgets the run; what it has not sent is given up. */
+  /** Forgets the run; what it has not sent is given up. Nothing happens to one that was left. */
   remove(run: OpenRun): void;
+  /** The run writes nothing more; what it has not sent is sent, and then it is forgotten. */
+  leave(run: OpenRun): void;
+  /** Whether a run that was left has something to send. */
+  unsent(runId: string): boolean;
   /** The run has written something. `urgent`: it is not text that more text may be added to. */
   wake(run: OpenRun, urgent: boolean): void;
   hasRoom(run: OpenRun): boolean;
@@ -60,10 +72,27 @@ export function createFlusher(deps: FlusherDeps): Flusher {
       state.runs.add(run);
     },
     remove(run) {
+      if (run.left) return;
       stopQueue(run.queue);
       state.runs.delete(run);
       state.dirty.delete(run);
       release(state, run);
+    },
+    leave(run) {
+      if (!state.runs.has(run)) return;
+      run.left = true;
+      // What is there stays; nothing is added.
+      run.queue.stopped = true;
+      release(state, run);
+      forgetIfDone(state, run);
+      if (!state.runs.has(run)) return;
+      state.dirty.add(run);
+      state.urgent = true;
+      if (state.flight === null) schedule(state);
+    },
+    unsent(runId) {
+      for (const { queue, left } of state.runs) if (left && queue.runId === runId && !isEmpty(queue)) return true;
+      return false;
     },
     wake(run, urgent) {
       state.dirty.add(run);
@@ -153,6 +182,7 @@ function arrived(state: FlusherState, runs: OpenRun[], results: AppendResult[]):
     const news = acknowledge(run.queue);
     if (news.length > 0) state.deliver(run.queue.runId, news);
     settle(run);
+    forgetIfDone(state, run);
   }
   for (const run of state.runs) if (run.room !== null && hasRoom(state, run)) release(state, run);
   if (state.dirty.size > 0) schedule(state);
@@ -196,6 +226,7 @@ function fence(state: FlusherState, run: OpenRun): void {
   stopQueue(run.queue);
   state.dirty.delete(run);
   release(state, run);
+  forgetIfDone(state, run);
   state.logger.warn({ runId: run.queue.runId, epoch: run.queue.epoch }, 'event log fenced the run: its epoch is over');
   run.onFenced();
 }

@@ -9,7 +9,7 @@ import { createRunQueue, isSettled, lastCursor, merge, push } from './run-queue.
 import type { LiveEvent, LogWriter, RunWriter } from './writer.ts';
 
 interface WriterLimits {
-  /** Entries of one epoch, and bytes of their payloads, beyond which `log.torn` is the last entry. */
+  /** Entries of one run, and bytes of their payloads, beyond which `log.torn` is the last entry. */
   maxEvents: number;
   maxBytes: number;
   /** What all runs together may have written and the log not acknowledged, in bytes. */
@@ -40,10 +40,11 @@ export function createLogWriter(deps: {
   return {
     open(runId, epoch, onFenced) {
       const queue = createRunQueue(runId, epoch, flusher.shared);
-      const run: OpenRun = { queue, onFenced, room: null, flushes: [] };
+      const run: OpenRun = { queue, onFenced, room: null, flushes: [], left: false };
       flusher.add(run);
       return runWriter(flusher, run, limits);
     },
+    unsent: flusher.unsent,
     close: () => flusher.close(),
   };
 }
@@ -53,6 +54,10 @@ function runWriter(flusher: Flusher, run: OpenRun, limits: WriterLimits): RunWri
   return {
     write: (event) => write(flusher, run, limits, event),
     room: () => room(flusher, run),
+    count({ events, bytes, torn }) {
+      queue.formerEvents = torn ? limits.maxEvents : events;
+      queue.writtenBytes += bytes;
+    },
     flush: (timeoutMs) => flush(flusher, run, timeoutMs),
     get given() {
       return queue.given;
@@ -61,6 +66,7 @@ function runWriter(flusher: Flusher, run: OpenRun, limits: WriterLimits): RunWri
       return queue.fenced;
     },
     close: () => flusher.remove(run),
+    leave: () => flusher.leave(run),
   };
 }
 
@@ -76,7 +82,7 @@ function write(flusher: Flusher, run: OpenRun, limits: WriterLimits, event: Live
   }
   const nowMs = performance.now();
   if (delta === null || !merge(queue, delta, nowMs)) {
-    if (queue.given >= limits.maxEvents) return tear(flusher, run, 'max_events');
+    if (queue.formerEvents + queue.given >= limits.maxEvents) return tear(flusher, run, 'max_events');
     push(queue, delta === null ? { payload } : { delta }, nowMs);
   }
   flusher.wake(run, delta === null);

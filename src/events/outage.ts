@@ -1,6 +1,6 @@
 /** How runs go on while the log does not answer. */
-import { type FlusherState, type OpenRun, release, settle } from './flusher-state.ts';
-import { dropOldest, nothingWaits, show } from './run-queue.ts';
+import { type FlusherState, forgetIfDone, type OpenRun, release, settle } from './flusher-state.ts';
+import { dropOldest, isEmpty, nothingWaits, show } from './run-queue.ts';
 
 /** Runs go on without the log: their local viewers are served at once, nobody waits for room, the ring keeps the newest. */
 export function goAway(state: FlusherState, reason: string): void {
@@ -22,7 +22,7 @@ export function back(state: FlusherState): void {
   for (const { queue } of state.runs) {
     dropped += queue.dropped;
     queue.dropped = 0;
-    if (nothingWaits(queue) && queue.inFlight.length === 0) queue.detached = false;
+    if (isEmpty(queue)) queue.detached = false;
   }
   state.logger.info({ dropped, waitingBytes: state.shared.bytes }, 'event log is back');
 }
@@ -40,6 +40,7 @@ export function serveDetached(state: FlusherState): void {
     if (largest === null) return;
     dropOldest(largest.queue);
     settle(largest);
+    forgetIfDone(state, largest);
   }
 }
 

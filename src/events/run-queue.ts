@@ -24,8 +24,10 @@ export interface RunQueue {
   bytes: number;
   /** Of all queues of the process. */
   readonly shared: { bytes: number };
-  /** Of all payloads of the epoch. */
+  /** Of all payloads of the run, as far as they are known. */
   writtenBytes: number;
+  /** Entries of former epochs. */
+  formerEvents: number;
   /** Local viewers were given everything up to here. */
   shown: Cursor;
   /** The log is away: local viewers are served without waiting for it, until the queue is empty again. */
@@ -51,6 +53,7 @@ export function createRunQueue(runId: string, epoch: number, shared: { bytes: nu
     bytes: 0,
     shared,
     writtenBytes: 0,
+    formerEvents: 0,
     shown: cursorOf(epoch, 0) - 1,
     detached: false,
     stopped: false,
@@ -66,6 +69,11 @@ export function lastCursor(queue: RunQueue): Cursor {
 /** Whether nothing waits to be sent; entries may still be in flight. */
 export function nothingWaits(queue: RunQueue): boolean {
   return queue.first === queue.waiting.length;
+}
+
+/** Whether nothing waits to be sent and nothing is in flight. */
+export function isEmpty(queue: RunQueue): boolean {
+  return nothingWaits(queue) && queue.inFlight.length === 0;
 }
 
 /** Whether everything up to the cursor is acknowledged or given up. */

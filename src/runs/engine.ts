@@ -42,6 +42,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
     log,
     hub,
     streamTtlMs: config.events.streamTtlMs,
+    unsent: deps.writer.unsent,
     logger,
     onEnded(run) {
       endings.ended(run.id);

@@ -73,6 +73,8 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
     if (endsBadly) await close(deps, run, outcome, lost);
     if (stopOf(signal) === 'lost') return null;
     return { outcome, given: writer.given };
+    // The end comes after all of it: what the log has not got yet is sent first.
+    writer.leave();
   } finally {
     await savers.close();
     writer.close();
@@ -169,6 +171,7 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
     told?.note(event);
   }
   return { usage, continues, own, closed, told, partials };
+  writer.count(past.written);
 }
 
 interface Parts {

@@ -26,6 +26,8 @@ export interface FinalizeDeps {
   log: EventLog;
   hub: Hub;
   streamTtlMs: number;
+  /** Whether events of the run still wait to be sent here; the seal comes after them. */
+  unsent: (runId: string) => boolean;
   logger: Logger;
   /** Called after the commit, before the seal: wakes local waiters and the coordinator. */
   onEnded: (run: Run) => void;
@@ -234,7 +236,7 @@ async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<voi
   const entries = endEntries(run.log_end, run, held);
   const request = { log: deps.log, hub: deps.hub, runId: run.id, entries, ttlMs: deps.streamTtlMs };
   try {
-    await appendEnd(request);
+    await appendAfterAll(deps, request);
   } catch (error) {
     if (!(error instanceof LogUnavailable)) throw error;
     deps.logger.warn({ runId: run.id, err: error }, 'seal not appended, trying again');
@@ -242,6 +244,12 @@ async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<voi
     deps.hub.deliver(run.id, entries);
     retrySeal(deps, request, 0);
   }
+}
+
+/** @throws LogUnavailable also while events of the run wait to be sent: the log takes none of them after the end */
+async function appendAfterAll(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0]): Promise<void> {
+  if (deps.unsent(request.runId)) throw new LogUnavailable('events of the run have not been sent yet');
+  await appendEnd(request);
 }
 
 function endEntries(logEnd: Cursor, run: RunEnd, held: RunEvent[]): LogEntry[] {
@@ -258,7 +266,7 @@ function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0],
     return;
   }
   setTimeout(() => {
-    appendEnd(request).catch((error: unknown) => {
+    appendAfterAll(deps, request).catch((error: unknown) => {
       deps.logger.warn({ runId: request.runId, err: error }, 'seal not appended, trying again');
       retrySeal(deps, request, attempt + 1, waitedMs + delayMs);
     });

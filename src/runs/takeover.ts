@@ -26,6 +26,8 @@ export interface Past {
   /** Their text as it was shown. */
   texts: Map<string, string>;
   usage: Usage | null;
+  /** What is in the log: its limits are the run's. */
+  written: { events: number; bytes: number; torn: boolean };
 }
 
 /** What was shown of a message that no node returned. */
@@ -42,13 +44,16 @@ const PAGE = 1_000;
  */
 export async function readPast(log: EventLog, run: Run, logger: Logger): Promise<Past> {
   const told = createTold();
-  const past: Past = { after: BEFORE_START, shown: new Map(), told, texts: new Map(), usage: null };
+  const written = { events: 0, bytes: 0, torn: false };
+  const past: Past = { after: BEFORE_START, shown: new Map(), told, texts: new Map(), usage: null, written };
   const heads = new Map<Cursor, string>();
   try {
     for (let read = BEFORE_START; ; ) {
       const { entries } = await log.read(run.id, read, PAGE);
       for (const entry of entries) {
         read = entry.cursor;
+        written.events += 1;
+        written.bytes += Buffer.byteLength(entry.payload);
         const event = decodeEvent(entry.payload);
         // Put there by whoever put the run back.
         if (event?.type !== 'run.requeued') past.after = entry.cursor;
@@ -62,6 +67,8 @@ export async function readPast(log: EventLog, run: Run, logger: Logger): Promise
           if (id !== undefined) past.texts.set(id, (past.texts.get(id) ?? '') + event.text);
         } else if (event?.type === 'run.usage') {
           past.usage = addUsage(past.usage, event.usage);
+        } else if (event?.type === 'log.torn') {
+          written.torn = true;
         }
       }
       if (entries.length < PAGE) return past;

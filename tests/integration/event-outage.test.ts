@@ -244,6 +244,38 @@ test('an outage longer than the ring: the oldest are given up, that is a gap, an
   expect(run.fenced).toBe(false);
 });
 
+test('a run that is left while Redis is away: what the ring holds is sent when it is back, and then the end has a place', async () => {
+  const server = await redisServer();
+  const [one, two] = [await node(server.url), await node(server.url)];
+  const runId = randomUUID();
+  const run = one.writer.open(runId, 1, noFence);
+  const [local, remote] = [await read(one, runId), await read(two, runId)];
+  const model = startModel(run);
+  await until(() => remote.entries.length > 10, { message: 'the run to be under way' });
+  expect(one.writer.unsent(runId)).toBe(false);
+  await server.signal('SIGSTOP');
+  const shown = local.entries.length;
+  await until(() => local.entries.length > shown + 20, { message: 'the run to go on without Redis' });
+  const text = await model.stop();
+  await run.flush(100);
+  run.leave();
+  const { given } = run;
+  expect(one.writer.unsent(runId)).toBe(true);
+  // Nothing is taken after that, and closing it too gives up nothing.
+  run.write({ type: 'graph.part', mode: 'custom', ns: [], data: 'late' });
+  run.close();
+  expect(run.given).toBe(given);
+  await server.signal('SIGCONT');
+  await until(() => !one.writer.unsent(runId), { message: 'all to be sent' });
+  for (const reading of [local, remote]) {
+    await atEnd(reading, run);
+    expect(reading.gaps).toBe(0);
+    expect(textOf(reading.entries)).toBe(text);
+  }
+  const { entries } = await two.log.read(runId, BEFORE_START, 10_000);
+  expect(entries.map(({ cursor }) => cursor)).toEqual(Array.from({ length: given }, (_, n) => n));
+});
+
 test('the answer to an append is lost: it is repeated, and nobody sees anything twice', async () => {
   const server = await redisServer();
   const proxy = await startTcpProxy({ port: server.port });

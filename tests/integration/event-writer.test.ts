@@ -285,6 +285,28 @@ describe.each(['redis', 'in-process'])('bounds and fences, %s log', (kind) => {
     await writer.close();
   });
 
+  test('is the limit of the run: what former epochs wrote counts, but for what a new one begins with', async () => {
+    for (const [former, kept] of [
+      [{ events: 3, bytes: 0, torn: false }, 2],
+      [{ events: 0, bytes: 64 * 1024 ** 2, torn: false }, 1],
+      [{ events: 3, bytes: 0, torn: true }, 1],
+      [{ events: 700, bytes: 0, torn: false }, 1],
+    ] as const) {
+      const writer = openWriter({ maxEvents: 5 });
+      const runId = randomUUID();
+      const run = writer.open(runId, 2, noFence);
+      run.write(part(0));
+      run.count(former);
+      for (let n = 1; n < 5; n += 1) run.write(part(n));
+      await run.flush(2_000);
+      const { entries } = await log().read(runId, BEFORE_START, 10);
+      const events = entries.map(({ payload }) => JSON.parse(payload) as RunEvent);
+      expect(events.slice(0, -1)).toEqual(Array.from({ length: kept }, (_, n) => part(n)));
+      expect(events.at(-1)).toMatchObject({ type: 'log.torn' });
+      await writer.close();
+    }
+  });
+
   test('log.torn is the last entry when it is too long, merged text included', async () => {
     const writer = openWriter({ maxBytes: 20_000 });
     const [runId, mergedId] = [randomUUID(), randomUUID()];

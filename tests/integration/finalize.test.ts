@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { cursorOf } from '#src/events/cursor.ts';
 import { createHub } from '#src/events/live-hub.ts';
 import { createMemoryLog } from '#src/events/memory-log.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
@@ -22,7 +23,7 @@ beforeAll(async () => {
   pool = testPool(database.url, 8);
   const log = createMemoryLog({ memoryLimitBytes: 1_000_000 });
   const hub = createHub({ log, logger: silent });
-  deps = { pool, log, hub, streamTtlMs: 60_000, logger: silent, onEnded: () => undefined };
+  deps = { pool, log, hub, streamTtlMs: 60_000, unsent: () => false, logger: silent, onEnded: () => undefined };
 });
 afterAll(async () => {
   await deps.hub.close();
@@ -73,6 +74,23 @@ describe('finalize', () => {
       [3, 'graph.part'],
       [4, 'run.sealed'],
     ]);
+  });
+
+  test('seals after the events that wait to be sent, and tells its own viewers before', async () => {
+    const run = await insertRunningRun(pool);
+    let waiting = true;
+    const viewer = await deps.hub.attach(run.runId, cursorOf(1, 2));
+    const by = { owner: true, epoch: run.epoch, given: 3 } as const;
+    await finalize({ ...deps, unsent: (id) => id === run.runId && waiting }, run.runId, by, succeeded);
+    const told = await viewer.next(5_000, new AbortController().signal);
+    expect(told.at(-1)).toMatchObject({ entry: { cursor: cursorOf(1, 4), event: { type: 'run.sealed' } } });
+    // What waited is sent now. After the end the log would refuse it.
+    expect(await deps.log.last(run.runId)).toBeNull();
+    const late = { cursor: cursorOf(1, 2), payload: '{"type":"run.requeued","reason":"drain"}' };
+    expect(await deps.log.append([{ runId: run.runId, entries: [late] }])).toEqual(['appended']);
+    waiting = false;
+    await until(async () => (await deps.log.last(run.runId))?.cursor === cursorOf(1, 4), { message: 'the seal' });
+    viewer.close();
   });
 
   test('an owner whose epoch is over writes nothing and is told what the run is now', async () => {

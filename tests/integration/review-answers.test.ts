@@ -24,7 +24,15 @@ beforeAll(async () => {
   database = await createDatabase();
   pool = testPool(database.url);
   const log = createMemoryLog({ memoryLimitBytes: 1024 ** 2 });
-  deps = { pool, log, hub: createHub({ log, logger: silent }), streamTtlMs: 60_000, logger: silent, onEnded: () => {} };
+  deps = {
+    pool,
+    log,
+    hub: createHub({ log, logger: silent }),
+    streamTtlMs: 60_000,
+    unsent: () => false,
+    logger: silent,
+    onEnded: () => {},
+  };
 });
 afterAll(async () => {
   await pool.end();

@@ -1,6 +1,7 @@
 /** What recovery, claims and reruns stand on when something else is broken as well. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { cursorOf } from '#src/events/cursor.ts';
 import { createHub } from '#src/events/live-hub.ts';
 import type { EventLog } from '#src/events/log.ts';
 import { createMemoryLog } from '#src/events/memory-log.ts';
@@ -17,7 +18,7 @@ import { findRun } from '#src/runs/queries.ts';
 import { createRecovery, type Recovery } from '#src/runs/recover.ts';
 import { admitRerun } from '#src/runs/rerun.ts';
 import type { Run } from '#src/runs/run.ts';
-import { progressOf } from '#src/runs/takeover.ts';
+import { progressOf, readPast } from '#src/runs/takeover.ts';
 import { createWorker } from '#src/runs/worker.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
@@ -61,6 +62,7 @@ function recoveryWith(log: EventLog): Recovery {
       log,
       hub: createHub({ log, logger: silent }),
       streamTtlMs: 1_000,
+      unsent: () => false,
       logger: silent,
       onEnded: () => {},
     },
@@ -191,6 +193,20 @@ test('a repair before the input is no progress, and a closed lineage is not gone
   expect(await progressOf(pool, await rowOf(run.runId))).toMatchObject({ own: true, continues: true, closed: false });
   await put(run, 'c', 'update');
   expect(await progressOf(pool, await rowOf(run.runId))).toMatchObject({ own: true, closed: true });
+});
+
+test('what former epochs have put into the log is counted, for its limits are the run’s', async () => {
+  const log = createMemoryLog({ memoryLimitBytes: 1_000_000 });
+  const run = await rowOf((await insertRunningRun(pool, { epoch: 2 })).runId);
+  const payloads = ['{"type":"run.requeued","reason":"drain"}', '{"type":"graph.part","data":"é"}'];
+  const append = (n: number, payload: string) =>
+    log.append([{ runId: run.id, entries: [{ cursor: cursorOf(1, n), payload }] }]);
+  for (const [n, payload] of payloads.entries()) await append(n, payload);
+  const bytes = Buffer.byteLength(payloads.join(''));
+  expect((await readPast(log, run, silent)).written).toEqual({ events: 2, bytes, torn: false });
+  const torn = '{"type":"log.torn","reason":"max_events"}';
+  await append(2, torn);
+  expect((await readPast(log, run, silent)).written).toEqual({ events: 3, bytes: bytes + torn.length, torn: true });
 });
 
 test('a second rerun goes back too when the run that opened the turn was cancelled before its claim', async () => {
