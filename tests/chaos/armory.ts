@@ -1,4 +1,6 @@
 /** The faults that are armed in a process: which one a hit of a point sets off, and what it then does. */
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { type Fault, type FaultPoint, reachedLine } from './fault-points.ts';
 
 export interface Hit {
@@ -46,6 +48,9 @@ export function armory(say: (line: string) => void): Armory {
       case 'skew':
         skew(fault.ms);
         return null;
+      case 'collect':
+        collectGarbage();
+        return null;
       case 'delay':
         return new Promise((resolve) => setTimeout(resolve, fault.ms));
       case 'hold':
@@ -92,4 +97,9 @@ function skew(ms: number): void {
     }
   }
   globalThis.Date = Skewed as DateConstructor;
+}
+
+function collectGarbage(): void {
+  setFlagsFromString('--expose-gc');
+  (runInNewContext('gc') as () => void)();
 }

@@ -60,7 +60,9 @@ export type FaultAction =
   /** The event loop is busy. */
   | { action: 'block'; ms: number }
   /** The process' wall clock is this far off from now on. */
-  | { action: 'skew'; ms: number };
+  | { action: 'skew'; ms: number }
+  /** No fault: the garbage is collected, so that what is left of the heap can be measured. */
+  | { action: 'collect' };
 
 export type Fault = FaultAction & {
   /** `now`: as soon as it is armed. */

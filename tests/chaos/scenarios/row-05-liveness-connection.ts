@@ -13,6 +13,7 @@ export const scenario: Scenario = {
   row: 5,
   name: 'the liveness connection is terminated',
   asserts: 'the worker is back within its grace; no run changes hands; runs sent meanwhile are executed',
+  together: true,
   weightS: 40,
   async run(world) {
     const judge = await world.stage.shared('a');

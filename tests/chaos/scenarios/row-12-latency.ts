@@ -15,6 +15,7 @@ export const scenario: Scenario = {
   row: 12,
   name: 'latency of 200 ± 100 ms to Postgres, to Redis, to both',
   asserts: 'no time-out cascades: nobody is taken for dead, nothing is tried again, readers miss nothing',
+  together: true,
   weightS: 75,
   async run(world) {
     const way = WAYS[world.seed % WAYS.length];

@@ -15,6 +15,7 @@ export const scenario: Scenario = {
   name: 'clock an hour off on one worker, both directions, and a step',
   asserts:
     'no run changes hands while its worker lives; every turn sees those before it, whichever worker ran them; a dead one is taken over',
+  together: true,
   weightS: 45,
   async run(world) {
     const honest = await world.stage.shared('a');

@@ -19,6 +19,7 @@ export const scenario: Scenario = {
   name: 'forks and state updates while running; parallel nodes on a delta channel',
   asserts:
     'the state equals that of the same graph in one process; an update during a run is refused, one between runs counts',
+  together: true,
   weightS: 50,
   async run(world) {
     const survivor = await world.stage.shared('a');
