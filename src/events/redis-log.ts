@@ -7,6 +7,7 @@ import { liveChannel, logKey } from './keys.ts';
 import { type AppendBatch, type AppendResult, type EventLog, type LogEntry, LogUnavailable } from './log.ts';
 import { createSubscriptions } from './redis-subscriptions.ts';
 import { fromStored, isLong, toStored } from './stored-bytes.ts';
+import { createTurnstile } from './turnstile.ts';
 
 interface RedisLogDeps {
   redis: RedisClients;
@@ -17,6 +18,8 @@ interface RedisLogDeps {
 
 const APPEND_DEADLINE_MS = 500;
 const READ_DEADLINE_MS = 2_000;
+/** Of pages. Appends share their connection and wait behind them: a crowd of readers must not make the log look away. */
+const READS_AT_A_TIME = 4;
 /** A slow network needs longer for much; else one large entry would be repeated for ever. */
 const APPEND_BYTES_PER_MS = 20_000;
 /** More is stored only: Redis cuts off a subscriber it owes 32 MB. Readers find it in the log. */
@@ -31,14 +34,17 @@ type Reply = [error: Error | null, result: unknown];
 export function createRedisLog(deps: RedisLogDeps): EventLog {
   const { redis, logger } = deps;
   const appendDeadlineMs = deps.appendDeadlineMs ?? APPEND_DEADLINE_MS;
+  const turnstile = createTurnstile(READS_AT_A_TIME);
   const subscriptions = createSubscriptions({ subscriber: redis.subscriber, logger });
   return {
     kind: 'redis',
     append: (batches) => append(redis, batches, appendDeadlineMs),
     async read(runId, after, limit) {
       const from = after === BEFORE_START ? '-' : `(${toEntryId(after)}`;
-      const [range, exists] = await send(redis, READ_DEADLINE_MS, (pipeline) =>
-        pipeline.xrangeBuffer(logKey(runId), from, '+', 'COUNT', limit).exists(logKey(runId)),
+      const [range, exists] = await turnstile(() =>
+        send(redis, READ_DEADLINE_MS, (pipeline) =>
+          pipeline.xrangeBuffer(logKey(runId), from, '+', 'COUNT', limit).exists(logKey(runId)),
+        ),
       );
       return { exists: exists === 1, entries: await decodeRows(range, runId, logger) };
     },

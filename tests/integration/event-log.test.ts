@@ -241,3 +241,19 @@ describe('Redis that misbehaves', () => {
     expect(await asPlain.checkEvictionPolicy()).toBe('unknown');
   });
 });
+
+test('an append does not wait behind the pages of a crowd of readers', async () => {
+  const { log } = await opened(inject('redisUrl'));
+  const runId = randomUUID();
+  const text = 'x'.repeat(60_000);
+  const entries = Array.from({ length: 20 }, (_, n) => part(n, text));
+  await log.append([{ runId, entries }]);
+  const done: string[] = [];
+  const reads = Array.from({ length: 60 }, async () => {
+    expect((await log.read(runId, BEFORE_START, 20)).entries).toHaveLength(20);
+    done.push('page');
+  });
+  const append = log.append([{ runId, entries: [part(20)] }]).then(() => done.push('append'));
+  await Promise.all([...reads, append]);
+  expect(done.indexOf('append')).toBeLessThan(20);
+});
