@@ -10,6 +10,7 @@ import {
   maxChannelVersion,
   uuid6,
 } from '@langchain/langgraph-checkpoint';
+import { isDelta } from './delta-snapshots.ts';
 import type { DrivenGraph } from './graph.ts';
 import { type PartialMessage, repairHistory } from './repair.ts';
 
@@ -75,13 +76,4 @@ async function putMessages(
   const { [CHANNEL]: _snapshotted, ...counters } = metadata.counters_since_delta_snapshot ?? {};
   if (metadata.counters_since_delta_snapshot !== undefined) metadata.counters_since_delta_snapshot = counters;
   await saver.put(tip.config, checkpoint, metadata, { [CHANNEL]: version });
-}
-
-function isDelta(channel: unknown): boolean {
-  return (
-    typeof channel === 'object' &&
-    channel !== null &&
-    'lc_graph_name' in channel &&
-    channel.lc_graph_name === 'DeltaChannel'
-  );
 }

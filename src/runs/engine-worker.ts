@@ -78,6 +78,7 @@ export async function startWorker(
     log,
     config,
     cancelPrepared: (run) =>
+    graphs: deps.graphs,
       finalize(
         finalizeDeps,
         run.id,

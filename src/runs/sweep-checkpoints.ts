@@ -3,16 +3,29 @@
  *
  * Kept are: the newest `keep`, the tip, where the latest turn and the latest run began, and of these every ancestor whose
  * writes they are rebuilt from. A channel that stores differences is rebuilt from its ancestors' writes, back to the last
- * one that stores the whole value; no snapshot is written here to cut that short, because only the graph knows how to
- * make one. So a lineage of such a graph is pruned up to its last snapshots and not further. Which channels those are is
- * read from what is stored, not from the graph: a channel without a value of its own whose ancestors have writes to it.
+ * one that stores the whole value. Where that keeps much, the graph is asked how to make the value, and it is stored with
+ * the oldest that are kept, in the transaction that removes the rest; a graph that cannot be asked keeps what it has.
+ * Which channels need that is read from what is stored, not from the graph: a channel without a value of its own whose
+ * ancestors have writes to it.
  *
  * Untouched are: lineages with an open question, threads with a live run, and namespaces of subgraphs that outlive a task.
  */
 import type { Logger } from 'pino';
+import { type DeltaChannels, deltaChannelsOf, storeSnapshots } from '#src/graphs/delta-snapshots.ts';
+import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
-import { planPrune, type StoredCheckpoint, type StoredLineage } from './sweep-plan.ts';
+import type { RunConfig } from './run.ts';
+import { orStopped } from './stop.ts';
+import {
+  type PrunePlan,
+  planPrune,
+  type Snapshot,
+  type StoredCheckpoint,
+  type StoredLineage,
+  snapshotsFor,
+  withSnapshots,
+} from './sweep-plan.ts';
 import { eachRow } from './sweep-rows.ts';
 
 /** Lineages looked at by one statement, and checkpoints removed by one transaction. */
@@ -49,26 +62,74 @@ export interface Pruner {
   next(): Promise<number>;
 }
 
-/** @param keep checkpoints per lineage, at least 1 */
-export function createPruner(pool: Pool, keep: number, logger: Logger): Pruner {
+export interface PrunerDeps {
+  pool: Pool;
+  /** Asked how to make the value of a channel that stores differences. */
+  graphs: GraphRegistry;
+  /** Checkpoints per lineage, at least 1. */
+  keep: number;
+  logger: Logger;
+}
+
+export function createPruner(deps: PrunerDeps): Pruner {
+  const { pool, keep, logger } = deps;
   const first = '00000000-0000-0000-0000-000000000000';
   let after = first;
   return {
     async next() {
       const { rows } = await pool.query<Lineage & { due: boolean }>(CANDIDATES, [after, SLICE, keep]);
       const due = rows.filter((row) => row.due);
-      const removed = await eachRow(due, (row) => pruneLineage(pool, row, keep), logger);
+      const removed = await eachRow(due, (row) => pruneLineage(deps, row), logger);
       after = rows.length === SLICE ? (rows.at(-1)?.id ?? first) : first;
       return removed;
     },
   };
 }
 
-async function pruneLineage(pool: Pool, lineage: Lineage, keep: number): Promise<number> {
+async function pruneLineage(deps: PrunerDeps, lineage: Lineage): Promise<number> {
+  const plain = await pruneWith(deps, lineage, null);
+  if (plain.extra < plain.worth) return plain.removed;
+  const channels = await askGraph(deps, lineage);
+  if (channels.size === 0) return plain.removed;
+  return plain.removed + (await pruneWith(deps, lineage, channels)).removed;
+}
+
+/** What has become of a lineage. */
+interface Pruned {
+  removed: number;
+  /** How many more than asked for are left. */
+  extra: number;
+  /**
+   * How many must go for a snapshot to be worth its bytes. It grows with the lineage, because a snapshot does: what is
+   * written for snapshots then stays in proportion to what the turns write.
+   */
+  worth: number;
+}
+
+async function pruneWith(deps: PrunerDeps, lineage: Lineage, channels: DeltaChannels | null): Promise<Pruned> {
   for (let removed = 0; ; ) {
-    const batch = await inTransaction(pool, (tx) => pruneBatch(tx, lineage, keep));
-    removed += batch;
-    if (batch < BATCH) return removed;
+    const batch = await inTransaction(deps.pool, (tx) => pruneBatch(tx, lineage, deps.keep, channels));
+    removed += batch.removed;
+    if (batch.removed < BATCH) return { ...batch, removed };
+  }
+}
+
+const LATEST_RUN = `
+  select graph_id, config from runs where lineage_id = $1::uuid and kind <> 'edit' order by ordinal desc limit 1`;
+/** A user's factory may hang. */
+const FACTORY_MS = 10_000;
+
+/** The delta channels of the lineage's graph; none when it cannot be made: then nothing is removed for its sake. */
+async function askGraph({ pool, graphs, logger }: PrunerDeps, { id }: Lineage): Promise<DeltaChannels> {
+  const { rows } = await pool.query<{ graph_id: string; config: RunConfig }>(LATEST_RUN, [id]);
+  const [run] = rows;
+  if (run === undefined || !graphs.has(run.graph_id)) return new Map();
+  try {
+    const asked = deltaChannelsOf(graphs, pool, run.graph_id, run.config.configurable ?? {});
+    return await orStopped(asked, AbortSignal.timeout(FACTORY_MS));
+  } catch (error) {
+    logger.warn({ err: error, lineageId: id, graphId: run.graph_id }, 'graph not made; its old checkpoints stay');
+    return new Map();
   }
 }
 
@@ -77,24 +138,30 @@ const LOCK = `
   select 1 from threads where id = $1::uuid for no key update skip locked`;
 const STILL_QUIET = `select 1 from lineages l where l.id = $1::uuid and ${QUIET}`;
 
-/** Returns how many were removed; fewer than BATCH means that the lineage is done, or is left to another time. */
-async function pruneBatch(tx: Tx, { id, thread_id }: Lineage, keep: number): Promise<number> {
+const UNTOUCHED: Pruned = { removed: 0, extra: 0, worth: 1 };
+
+/** Fewer removed than BATCH: the lineage is done, or is left to another time. `channels`: those that may get snapshots. */
+async function pruneBatch(
+  tx: Tx,
+  { id, thread_id }: Lineage,
+  keep: number,
+  channels: DeltaChannels | null,
+): Promise<Pruned> {
   const locked = await tx.query(LOCK, [thread_id]);
-  if (locked.rows.length === 0) return 0;
+  if (locked.rows.length === 0) return UNTOUCHED;
   const quiet = await tx.query(STILL_QUIET, [id]);
-  if (quiet.rows.length === 0) return 0;
+  if (quiet.rows.length === 0) return UNTOUCHED;
   const stored = await readLineage(tx, id);
   const pinned = await tx.query<{ id: string }>(PINNED, [id]);
-  const newest = stored.checkpoints.slice(0, keep);
-  const plan = planPrune(
-    stored,
-    [...newest, ...pinned.rows].map((row) => row.id),
-  );
+  const roots = [...stored.checkpoints.slice(0, keep), ...pinned.rows].map((row) => row.id);
+  const worth = Math.max(keep, Math.ceil((stored.checkpoints[0]?.step ?? 0) / 4));
+  const { plan, snapshots } = planWith(stored, roots, channels, worth);
+  if (channels !== null) await storeSnapshots(tx, id, snapshots, channels);
   // Newest first: if it takes several transactions, whatever is left in between still has its ancestors.
   const batch = plan.checkpoints.slice(0, BATCH);
   await tx.query(REMOVE_WRITES, [id, batch]);
   await tx.query(REMOVE_CHECKPOINTS, [id, batch]);
-  if (plan.checkpoints.length > BATCH) return BATCH;
+  if (plan.checkpoints.length > BATCH) return { removed: BATCH, extra: 0, worth };
   await tx.query(REMOVE_BLOBS, [
     id,
     plan.blobs.map(({ channel }) => channel),
@@ -103,12 +170,30 @@ async function pruneBatch(tx: Tx, { id, thread_id }: Lineage, keep: number): Pro
   const removed = new Set(batch);
   const left = stored.checkpoints.flatMap((checkpoint) => (removed.has(checkpoint.id) ? [] : [checkpoint.id]));
   await removeSubgraphs(tx, id, new Set(left));
-  await tx.query(MARK, [id, Math.max(left.length - keep, 0)]);
-  return batch.length;
+  const extra = Math.max(left.length - keep, 0);
+  await tx.query(MARK, [id, channels === null ? extra : Math.max(extra, worth)]);
+  return { removed: batch.length, extra, worth };
+}
+
+/** With snapshots when they let enough go, else without. */
+function planWith(
+  stored: StoredLineage,
+  roots: string[],
+  channels: DeltaChannels | null,
+  worth: number,
+): { plan: PrunePlan; snapshots: Snapshot[] } {
+  const plan = planPrune(stored, roots);
+  if (channels === null) return { plan, snapshots: [] };
+  const snapshots = snapshotsFor(stored, roots, channels.keys());
+  const better = planPrune(withSnapshots(stored, snapshots), roots);
+  return better.checkpoints.length - plan.checkpoints.length < worth
+    ? { plan, snapshots: [] }
+    : { plan: better, snapshots };
 }
 
 const CHECKPOINTS = `
   select checkpoint_id as id, parent_checkpoint_id as parent, coalesce((checkpoint ->> 'v')::numeric, 0) < 4 as old_format,
+         coalesce((metadata ->> 'step')::int, 0) as step,
          coalesce(
            (select jsonb_object_agg(v.key, v.value) from jsonb_each_text(checkpoint -> 'channel_versions') v),
            '{}'::jsonb) as versions

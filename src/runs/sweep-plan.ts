@@ -5,6 +5,8 @@ export interface StoredCheckpoint {
   parent: string | null;
   /** Formats 3 and older find their pending sends in their parent's writes. */
   old_format: boolean;
+  /** How many steps its branch has had. */
+  step: number;
   /** Channel -> version, as the versions of blobs are written. */
   versions: { [channel: string]: string };
 }
@@ -16,6 +18,13 @@ export interface StoredLineage {
   /** `holds_value`: false for one that only says the channel was empty at this version. */
   blobs: { channel: string; version: string; holds_value: boolean }[];
   writes: { checkpoint_id: string; channel: string }[];
+}
+
+/** A value that is to be stored of a channel, at the version it has in a checkpoint. */
+export interface Snapshot {
+  checkpointId: string;
+  channel: string;
+  version: string;
 }
 
 export interface PrunePlan {
@@ -51,10 +60,42 @@ export function planPrune(lineage: StoredLineage, roots: Iterable<string>): Prun
   };
 }
 
+/**
+ * Which of `roots` need a value of their own of which channel, so that nothing but the roots has to stay: those whose
+ * parent does not stay.
+ */
+export function snapshotsFor(lineage: StoredLineage, roots: Iterable<string>, channels: Iterable<string>): Snapshot[] {
+  const kept = new Set(roots);
+  const values = valuesOf(lineage);
+  const names = [...channels];
+  return lineage.checkpoints.flatMap(({ id, parent, versions }) => {
+    if (!kept.has(id) || parent === null || kept.has(parent)) return [];
+    return names.flatMap((channel): Snapshot[] => {
+      const version = versions[channel];
+      return version === undefined || values.has(pair(channel, version))
+        ? []
+        : [{ checkpointId: id, channel, version }];
+    });
+  });
+}
+
+/** The lineage as it is once these are stored. */
+export function withSnapshots(lineage: StoredLineage, snapshots: Snapshot[]): StoredLineage {
+  const stored = snapshots.map(({ channel, version }) => ({ channel, version, holds_value: true }));
+  const told = new Set(stored.map(({ channel, version }) => pair(channel, version)));
+  return {
+    ...lineage,
+    blobs: [...lineage.blobs.filter(({ channel, version }) => !told.has(pair(channel, version))), ...stored],
+  };
+}
+
+function valuesOf({ blobs }: StoredLineage): Set<string> {
+  return new Set(blobs.flatMap(({ channel, version, holds_value }) => (holds_value ? [pair(channel, version)] : [])));
+}
+
 function ancestryOf(lineage: StoredLineage) {
   const byId = new Map(lineage.checkpoints.map((checkpoint) => [checkpoint.id, checkpoint]));
-  const values = new Set<string>();
-  for (const { channel, version, holds_value } of lineage.blobs) if (holds_value) values.add(pair(channel, version));
+  const values = valuesOf(lineage);
   const written = new Set(lineage.writes.map(({ checkpoint_id, channel }) => pair(checkpoint_id, channel)));
   const channels = new Set(lineage.writes.map(({ channel }) => channel));
   const walked = new Set<string>();

@@ -6,6 +6,7 @@
 import type { Logger } from 'pino';
 import type { EventLog } from '#src/events/log.ts';
 import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
+import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { forgetSettled } from '#src/outbox/entries.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
@@ -33,6 +34,7 @@ export interface SweepConfig {
 export interface SweepDeps {
   pool: Pool;
   log: EventLog;
+  graphs: GraphRegistry;
   config: SweepConfig;
   /** Ends a run that is prepared, reason NEVER_STARTED, through finalize. A run that was started meanwhile is left alone. */
   cancelPrepared: (run: Run) => Promise<unknown>;
@@ -63,7 +65,7 @@ export function createSweeps(deps: SweepDeps): Sweeps {
   const { pool, config, logger } = deps;
   const { retention } = config;
   const keep = config.checkpoints.keep;
-  const pruner = keep === null ? null : createPruner(pool, keep, logger);
+  const pruner = keep === null ? null : createPruner({ pool, graphs: deps.graphs, keep, logger });
   let timer: NodeJS.Timeout | undefined;
   let sweeping: Promise<unknown> = Promise.resolve();
   let stopped = false;

@@ -448,6 +448,7 @@ const sweeper = () =>
   createSweeps({
     pool,
     log: ends.log,
+    graphs: deps.graphs,
     config: {
       runs: { preparedTtlMs: 3_600_000 },
       events: { streamTtlMs: 60_000 },

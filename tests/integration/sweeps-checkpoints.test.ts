@@ -4,10 +4,12 @@ import { Annotation, DeltaChannel, interrupt, Send, START, StateGraph } from '@l
 import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { openSaver } from '#src/graphs/checkpoints.ts';
+import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { createPruner } from '#src/runs/sweep-checkpoints.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
+import { NO_GRAPHS } from '#tests/support/no-graphs.ts';
 import { silent, testPool } from '#tests/support/pools.ts';
 import { until } from '#tests/support/until.ts';
 
@@ -107,7 +109,14 @@ async function countOf(table: string, threadId: string): Promise<number> {
   return rows[0].count;
 }
 
-const prune = (keep: number): Promise<number> => createPruner(pool, keep, silent).next();
+const graphsWith = (snapshotFrequency: number | null): GraphRegistry => ({
+  ...NO_GRAPHS,
+  has: () => true,
+  instantiate: async (_id, saver) => graphOf(snapshotFrequency, saver) as unknown as DrivenGraph,
+});
+
+const prune = (keep: number, graphs = NO_GRAPHS): Promise<number> =>
+  createPruner({ pool, graphs, keep, logger: silent }).next();
 
 describe('a lineage whose channels keep whole values', () => {
   test('has the newest left, with their values and no others', async () => {
@@ -190,6 +199,92 @@ describe('a lineage whose channels keep whole values', () => {
 });
 
 describe('a lineage with a channel that keeps differences', () => {
+  const snapshots = async (threadId: string): Promise<number> => {
+    const { rows } = await pool.query(
+      `select count(*)::int as count from checkpoint_blobs where thread_id = $1 and channel = 'deltas' and type <> 'empty'`,
+      [threadId],
+    );
+    return rows[0].count;
+  };
+
+  test('gets a snapshot with the oldest that is kept, and the rest goes', async () => {
+    const threadId = await thread(6, 1_000);
+    const before = await readAll(threadId, 1_000);
+    const ids = await idsOf(threadId);
+    expect(await snapshots(threadId)).toBe(0);
+    expect(await prune(5, graphsWith(1_000))).toBe(ids.length - 5);
+    expect(await snapshots(threadId)).toBe(1);
+    const left = await readAll(threadId, 1_000);
+    expect([...left.keys()]).toEqual(ids.slice(0, 5));
+    for (const [id, state] of left) expect(state).toEqual(before.get(id));
+    // It goes on from there, also in a branch from the oldest.
+    await turn(threadId, 7, 1_000);
+    const { values } = await graphOf(1_000, reader()).getState(at(threadId));
+    expect(values.deltas?.filter((word: string) => word.startsWith('turn'))).toEqual(
+      Array.from({ length: 7 }, (_, n) => `turn${n + 1}`),
+    );
+    const oldest = ids[4] ?? '';
+    const known = (await graphOf(1_000, reader()).getState(at(threadId, oldest))).values.deltas ?? [];
+    await turn(threadId, 8, 1_000, oldest);
+    const forked = (await graphOf(1_000, reader()).getState(at(threadId))).values.deltas ?? [];
+    expect(forked.slice(0, known.length + 1)).toEqual([...known, 'turn8']);
+  });
+
+  test('also with what is pinned: each keeps what it reads as', async () => {
+    const threadId = await thread(8, 1_000);
+    const ids = await idsOf(threadId);
+    const old = ids.at(-6) ?? '';
+    await pool.query('update lineages set tip_checkpoint_id = $2 where id = $1::uuid', [threadId, old]);
+    const before = await readAll(threadId, 1_000);
+    await prune(3, graphsWith(1_000));
+    const left = await readAll(threadId, 1_000);
+    expect([...left.keys()]).toEqual([...ids.slice(0, 3), old]);
+    for (const [id, state] of left) expect(state).toEqual(before.get(id));
+  });
+
+  test('gets no snapshot for little, and the next only when it has grown in proportion', async () => {
+    const threadId = await thread(2, 1_000);
+    const count = (await idsOf(threadId)).length;
+    expect(await prune(count - 1, graphsWith(1_000))).toBe(0);
+    expect(await snapshots(threadId)).toBe(0);
+    await pool.query('update lineages set pruned_seq = 0, kept_extra = 0');
+    for (let n = 3; n <= 20; n += 1) await turn(threadId, n, 1_000);
+    expect(await prune(2, graphsWith(1_000))).toBeGreaterThan(0);
+    const { rows } = await pool.query('select kept_extra from lineages where id = $1::uuid', [threadId]);
+    // 20 turns of four steps: a quarter.
+    expect(rows[0].kept_extra).toBeGreaterThanOrEqual(19);
+    await turn(threadId, 21, 1_000);
+    expect(await prune(2, graphsWith(1_000))).toBe(0);
+  });
+
+  test('a snapshot and the removal are one transaction', async () => {
+    const threadId = await thread(6, 1_000);
+    const before = await readAll(threadId, 1_000);
+    await pool.query(`
+      create function refuse() returns trigger language plpgsql as $$
+      begin
+        if (select count(*) from gone) > 0 then raise exception 'not now'; end if;
+        return null;
+      end $$`);
+    await pool.query(`
+      create trigger refuse after delete on checkpoints referencing old table as gone
+      for each statement execute function refuse()`);
+    try {
+      expect(await prune(5, graphsWith(1_000))).toBe(0);
+    } finally {
+      await pool.query('drop function refuse cascade');
+    }
+    expect(await snapshots(threadId)).toBe(0);
+    expect(await readAll(threadId, 1_000)).toEqual(before);
+  });
+
+  test('of a graph that cannot be made keeps what it is built from', async () => {
+    const threadId = await thread(6, 1_000);
+    const broken = { ...graphsWith(1_000), instantiate: NO_GRAPHS.instantiate };
+    expect(await prune(5, broken)).toBe(0);
+    expect(await snapshots(threadId)).toBe(0);
+  });
+
   test('without a snapshot keeps all, and is looked at again only when it has doubled', async () => {
     const threadId = await thread(4, 1_000);
     const ids = await idsOf(threadId);
@@ -431,7 +526,7 @@ test('a pruner goes through all lineages, slice by slice, and begins again', asy
   );
   await pool.query('insert into lineages (id, thread_id) select id, id from threads');
   const threadId = await thread(2, null);
-  const pruner = createPruner(pool, 1, silent);
+  const pruner = createPruner({ pool, graphs: NO_GRAPHS, keep: 1, logger: silent });
   expect(threadId > '00000000-0000-4000-8000-999999999999').toBe(true);
   expect(await pruner.next()).toBe(0);
   expect(await pruner.next()).toBeGreaterThan(0);
@@ -464,7 +559,9 @@ test('whatever happened to a lineage, what is left reads as before', async () =>
         const before = await readAll(threadId, frequency);
         const keep = 1 + pick(6);
         const kept = (await idsOf(threadId)).slice(0, keep);
-        await prune(keep);
+        const asked = random() < 0.7;
+        if (asked) await pool.query('update lineages set pruned_seq = 0, kept_extra = 0');
+        await prune(keep, asked ? graphsWith(frequency) : NO_GRAPHS);
         const left = await readAll(threadId, frequency);
         const told = `seed ${seed}, round ${round}, step ${n}, snapshots every ${frequency}, keep ${keep}`;
         expect([...left.keys()], told).toEqual(expect.arrayContaining(kept));

@@ -12,6 +12,7 @@ import type { Run } from '#src/runs/run.ts';
 import { createSweeps, type SweepConfig, type SweepDeps } from '#src/runs/sweeps.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
+import { NO_GRAPHS } from '#tests/support/no-graphs.ts';
 import { silent, testPool } from '#tests/support/pools.ts';
 import { effectOf, memoryLogger } from './outbox-rig.ts';
 
@@ -56,7 +57,15 @@ const cancelPrepared = (run: Run) =>
     emptyOutcome('cancelled', { reason: 'NEVER_STARTED' }),
   );
 function sweeps(config: Partial<SweepConfig> = {}, deps: Partial<SweepDeps> = {}) {
-  return createSweeps({ pool, log, config: { ...CONFIG, ...config }, cancelPrepared, logger: silent, ...deps });
+  return createSweeps({
+    pool,
+    log,
+    graphs: NO_GRAPHS,
+    config: { ...CONFIG, ...config },
+    cancelPrepared,
+    logger: silent,
+    ...deps,
+  });
 }
 const sweep = (config?: Partial<SweepConfig>, deps?: Partial<SweepDeps>) => sweeps(config, deps).sweep();
 const idle = (days: number): Partial<SweepConfig> => ({ retention: { ...CONFIG.retention, threadsMs: days * DAY_MS } });

@@ -17,7 +17,7 @@ function lineage(...lines: string[]): StoredLineage {
       versions[channel] = bare;
       if (version.endsWith('*')) result.blobs.push({ channel, version: bare, holds_value: true });
     }
-    result.checkpoints.push({ id, parent: parent ?? null, old_format: false, versions });
+    result.checkpoints.push({ id, parent: parent ?? null, old_format: false, step: 0, versions });
   }
   return result;
 }
@@ -105,7 +105,7 @@ test('whatever the tree, all that is left has the values it had, and only unused
           if (wrote[index]) stored.writes.push({ checkpoint_id: `c${n}`, channel });
         }
         wroteAt.set(`c${n}`, wrote);
-        oldestFirst.push({ id: `c${n}`, parent: before?.id ?? null, old_format: false, versions });
+        oldestFirst.push({ id: `c${n}`, parent: before?.id ?? null, old_format: false, step: 0, versions });
       }
       stored.checkpoints = oldestFirst.toReversed();
       const roots = picks.map((pick) => `c${pick % made.length}`);
