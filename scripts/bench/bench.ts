@@ -12,12 +12,13 @@ import { path } from './path.ts';
 import { replay } from './replay.ts';
 import { startBench } from './setup.ts';
 import { stream } from './stream.ts';
+import { takeover } from './takeover.ts';
 import { trivial } from './trivial.ts';
 import { viewers } from './viewers.ts';
 import type { Workload } from './workload.ts';
 import { writes } from './writes.ts';
 
-const WORKLOADS: { [name: string]: Workload } = { stream, trivial, delay, path, writes, replay, viewers };
+const WORKLOADS: { [name: string]: Workload } = { stream, trivial, delay, path, writes, replay, viewers, takeover };
 
 const { values: args } = parseArgs({
   options: {

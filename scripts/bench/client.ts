@@ -20,10 +20,16 @@ export interface Client {
   send(message: Message): Promise<Streamed>;
   /** Starts a run and does not follow it. */
   start(message: Message): Promise<{ threadId: string; runId: string; streamPath: string }>;
-  /** Follows a run. `keep: false` counts bytes only. */
-  follow(path: string, options: { keep: boolean; onHead?: () => void }): Promise<Streamed>;
+  /** Follows a run. `keep: false` counts bytes only. `onPiece` sees them as they come. */
+  follow(path: string, options: FollowOptions): Promise<Streamed>;
   json<T>(method: string, path: string, body?: unknown): Promise<T>;
   close(): void;
+}
+
+export interface FollowOptions {
+  keep: boolean;
+  onHead?: () => void;
+  onPiece?: (piece: Buffer) => void;
 }
 
 export interface Message {
@@ -45,7 +51,7 @@ export function createClient(baseUrl: string): Client {
     });
   }
 
-  async function stream(method: string, path: string, body: unknown, options: { keep: boolean; onHead?: () => void }) {
+  async function stream(method: string, path: string, body: unknown, options: FollowOptions) {
     const startMs = performance.now();
     const response = await exchange(method, path, body, 'text/event-stream');
     const streamed: Streamed = {
@@ -66,6 +72,7 @@ export function createClient(baseUrl: string): Client {
         options.onHead?.();
       }
       streamed.bytes += piece.length;
+      options.onPiece?.(piece);
       if (!options.keep) return;
       if (streamed.firstTokenMs === 0 && piece.includes('message_chunk')) {
         streamed.firstTokenMs = performance.now() - startMs;

@@ -15,6 +15,8 @@ export interface Process {
 
 export interface ServerProcess extends Process {
   client: Client;
+  /** Sends a signal and does not wait. */
+  signal(name: 'SIGKILL' | 'SIGSTOP' | 'SIGCONT'): void;
 }
 
 const READY_MS = 60_000;
@@ -42,8 +44,8 @@ export function launch(
 }
 
 async function stop(child: ChildProcess, log: string): Promise<void> {
-  if (child.exitCode !== null) {
-    if (child.exitCode !== 0) process.stderr.write(readFileSync(log, 'utf8').slice(-4_000));
+  if (child.exitCode !== null || child.signalCode !== null) {
+    if (child.exitCode !== null && child.exitCode !== 0) process.stderr.write(readFileSync(log, 'utf8').slice(-4_000));
     return;
   }
   const gone = once(child, 'exit');
@@ -74,6 +76,7 @@ export async function launchServer(options: {
   return {
     ask: server.ask,
     client,
+    signal: (name) => void server.child.kill(name),
     async stop() {
       client.close();
       await server.stop();

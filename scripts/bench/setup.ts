@@ -21,8 +21,8 @@ export interface Bench {
   /** The bare loop, and the probe inside it. */
   readonly bare: Ask;
   readonly eventPath: Ask;
-  /** A server that has done nothing yet, on a database of its own; to be stopped by the caller. */
-  freshServer(): Promise<ServerProcess>;
+  /** A server that has done nothing yet, on a database of its own or on that of another; to be stopped by the caller. */
+  freshServer(beside?: ServerProcess): Promise<ServerProcess>;
   /** Bytes of WAL written so far. */
   walBytes(): Promise<number>;
   stop(): Promise<void>;
@@ -74,11 +74,15 @@ async function start(options: { fsync: boolean }, undo: Undo): Promise<Omit<Benc
   // Comments in silence would make the bytes of two readers of one run differ.
   await writeFile(config, stringify({ graphs, server: { sse_keepalive_interval: '60s' } }));
   let servers = 0;
-  async function freshServer(): Promise<ServerProcess> {
+  const databases = new WeakMap<ServerProcess, string>();
+  async function freshServer(beside?: ServerProcess): Promise<ServerProcess> {
     servers += 1;
     const name = `server_${servers}`;
-    const env = { DATABASE_URL: await database(postgres.url, name), ...redisEnv, ...modelEnv };
-    return launchServer({ name, directory, config, env });
+    const url = (beside && databases.get(beside)) ?? (await database(postgres.url, name));
+    const env = { DATABASE_URL: url, ...redisEnv, ...modelEnv };
+    const fresh = await launchServer({ name, directory, config, env });
+    databases.set(fresh, url);
+    return fresh;
   }
   const server = started(await freshServer());
 

@@ -10,6 +10,7 @@ import type { Scenario } from './scenario.ts';
 import { createStage, type Stage, stageKey } from './stage.ts';
 import { createWorld, type World } from './world.ts';
 
+const SCENARIOS = new URL('./scenarios/', import.meta.url);
 /** In `npm test`. */
 const FIXED_SEEDS = [1, 2, 3];
 const SHARES = 4;
@@ -20,6 +21,12 @@ const TOGETHER = 3;
 
 /** What `scripts/chaos.ts` wants played, in place of the fixed seeds: by the name of the scenario's file. */
 type Plan = { file: string; seeds: number[] }[];
+
+interface Chosen {
+  file: string;
+  scenario: Scenario;
+  seeds: number[];
+}
 
 /** One seed of one scenario, for the report of `scripts/chaos.ts`. */
 export interface Played {
@@ -64,23 +71,20 @@ export async function playShare(share: number): Promise<void> {
   }
 }
 
-async function chosen(share: number): Promise<{ file: string; scenario: Scenario; seeds: number[] }[]> {
-  const directory = new URL('./scenarios/', import.meta.url);
-  const files = readdirSync(directory)
-    .filter((name) => name.endsWith('.ts'))
-    .sort();
-  const all = await Promise.all(
-    files.map(async (file) => {
-      const { scenario } = (await import(new URL(file, directory).href)) as { scenario: Scenario };
-      return { file, scenario };
-    }),
-  );
-  if (process.env.CHAOS_PLAN !== undefined) {
-    if (share !== 0) return [];
-    const plan = JSON.parse(process.env.CHAOS_PLAN) as Plan;
-    return plan.flatMap(({ file, seeds }) => all.filter((one) => one.file === file).map((one) => ({ ...one, seeds })));
+async function chosen(share: number): Promise<Chosen[]> {
+  const { CHAOS_PLAN } = process.env;
+  if (CHAOS_PLAN !== undefined) {
+    const plan = share === 0 ? (JSON.parse(CHAOS_PLAN) as Plan) : [];
+    return Promise.all(plan.map(async ({ file, seeds }) => ({ file, scenario: await load(file), seeds })));
   }
-  return sharesOf(all)[share]?.map((one) => ({ ...one, seeds: FIXED_SEEDS })) ?? [];
+  const files = readdirSync(SCENARIOS).filter((name) => name.endsWith('.ts'));
+  const all = await Promise.all(files.map(async (file) => ({ file, scenario: await load(file), seeds: FIXED_SEEDS })));
+  return sharesOf(all)[share] ?? [];
+}
+
+async function load(file: string): Promise<Scenario> {
+  const { scenario } = (await import(new URL(file, SCENARIOS).href)) as { scenario: Scenario };
+  return scenario;
 }
 
 /** Heaviest first, each to the share that has the least so far. */

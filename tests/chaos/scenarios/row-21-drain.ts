@@ -2,6 +2,7 @@
  * Workers are replaced one after the other (SIGTERM) under load, with streams open. Runs that do not end within the drain are
  * handed back and go on elsewhere in a new epoch; nothing is lost, nothing counts as a takeover.
  */
+import type { Reader } from '../readers.ts';
 import type { Scenario } from '../scenario.ts';
 import type { ChaosServer } from '../stage.ts';
 import type { Asked, World } from '../world.ts';
@@ -18,27 +19,26 @@ export const scenario: Scenario = {
     await world.stage.shared('a');
     let leaving = await world.server({ name: 'version-0', config: QUICK_DRAIN });
     const runs: Asked[] = [];
-    const long = await world.askAndClaim(leaving, { tokens: 120, delayMs: 30, tools: world.rng.int(0, 2) });
-    const short = await world.askAndClaim(leaving, { tokens: 5, delayMs: 20 });
-    runs.push(long, short);
-    const readers = runs.flatMap((run) => [world.read(run, { on: leaving }), world.read(run)]);
-    await readers[0]?.hasChunks(world.rng.int(1, 15));
+    const readers: Reader[] = [];
     for (let restart = 1; restart <= 2; restart += 1) {
-      const load = keepAsking(world, world.rng.int(3, 6));
       const next = await world.server({ name: `version-${restart}`, config: QUICK_DRAIN });
+      const long = await world.askAndClaim(leaving, { tokens: 200, delayMs: 30, tools: world.rng.int(0, 2) });
+      const short = await world.askAndClaim(leaving, { tokens: 5, delayMs: 20 });
+      readers.push(...[long, short].flatMap((run) => [world.read(run, { on: leaving }), world.read(run)]));
+      const load = keepAsking(world, world.rng.int(3, 6));
+      await readers.at(-4)?.hasChunks(world.rng.int(1, 15));
       await leave(leaving);
-      for (const run of await load) {
-        runs.push(run);
-        readers.push(world.read(run));
-      }
+      const asked = await load;
+      readers.push(...asked.map((run) => world.read(run)));
+      runs.push(long, short, ...asked);
+      const { epoch } = await world.ended(long.runId);
+      if (epoch < 2) throw new Error('the long run was not handed over');
       leaving = next;
     }
     for (const run of runs) {
       const { status, takeovers } = await world.ended(run.runId);
       if (status !== 'succeeded' || takeovers > 0) throw new Error(`a run ${status} after ${takeovers} takeovers`);
     }
-    const { epoch } = await world.ended(long.runId);
-    if (epoch < 2) throw new Error('the long run was not handed over');
     await Promise.all(readers.map((reader) => reader.done));
   },
 };
