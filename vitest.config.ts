@@ -21,12 +21,25 @@ export default defineConfig({
           maxWorkers: 2,
         },
       },
+      // Other people's clients against real server processes.
+      {
+        test: {
+          ...shared,
+          name: 'conformance',
+          sequence: { groupOrder: 2 },
+          include: ['tests/conformance/**/*.test.ts'],
+          globalSetup: ['tests/support/services.ts'],
+          testTimeout: 60_000,
+          hookTimeout: 120_000,
+          maxWorkers: 1,
+        },
+      },
       // Real server processes, real clients, over the wire only.
       {
         test: {
           ...shared,
           name: 'process',
-          sequence: { groupOrder: 2 },
+          sequence: { groupOrder: 3 },
           include: ['tests/process/**/*.test.ts'],
           globalSetup: ['tests/support/services.ts'],
           testTimeout: 60_000,

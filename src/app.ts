@@ -13,6 +13,7 @@ import { createMemoryLog } from './events/memory-log.ts';
 import { createRedisLog } from './events/redis-log.ts';
 import { createGraphDescriber } from './graphs/describe.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
+import { provideLogger, provideUrl } from './graphs/sdk-globals.ts';
 import { assertListenAllowed, createAuthenticate } from './http/auth.ts';
 import { registerHealth } from './http/health.ts';
 import { createMetrics, registerMetrics } from './http/metrics.ts';
@@ -23,6 +24,7 @@ import { isUnavailable } from './postgres/sqlstate.ts';
 import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
 import { createStateService } from './runs/state.ts';
+import { truncate } from './runs/truncate.ts';
 import { createThreadService } from './threads/service.ts';
 
 export interface App {
@@ -83,6 +85,7 @@ async function build(
   const writer = createLogWriter({ log, deliver: hub.deliver, limits: config.events, logger });
   undo.push(() => writer.close());
 
+  provideLogger(logger);
   const graphs = await createGraphRegistry({ graphs: config.graphs, model: config.model });
   const metrics = createMetrics({ logger });
   const engine = await createEngine({
@@ -131,7 +134,7 @@ async function build(
     };
     await app.register(restDialect(dialect), { prefix: '/api/v1' });
     const assistants = { pool, graphIds: graphs.ids() };
-    await ensureSystemAssistants({ ...assistants, defaults: {} });
+    await ensureSystemAssistants({ ...assistants, defaults: config.langgraph.defaults });
     await app.register(
       langgraphDialect({
         ...dialect,
@@ -141,6 +144,7 @@ async function build(
         }),
         states: createStateService({ pool, checkpointPool, graphs }),
         version,
+        truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),
     );
     await app.listen({ host: http.host, port: http.port });
@@ -148,7 +152,9 @@ async function build(
     undo.push(() => app.close());
     undo.push(async () => engine.beginDraining());
     const { port } = app.server.address() as AddressInfo;
-    return `http://${http.host.includes(':') ? `[${http.host}]` : http.host}:${port}`;
+    const url = `http://${http.host.includes(':') ? `[${http.host}]` : http.host}:${port}`;
+    provideUrl(url);
+    return url;
   }
 }
 

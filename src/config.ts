@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { envSchema } from './config-env.ts';
 
 const UNIT_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 const UNIT_BYTES = { B: 1, KB: 1024, MB: 1024 ** 2, GB: 1024 ** 3 } as const;
@@ -126,24 +127,7 @@ export const fileSchema = z.strictObject({
     })
     .prefault({}),
   checkpoints: z.strictObject({ keep: count.optional() }).prefault({}),
-});
-
-export const envSchema = z.object({
-  DATABASE_URL: z.string().min(1).optional(),
-  DATABASE_DIRECT_URL: z.string().min(1).optional(),
-  REDIS_URL: z.string().min(1).optional(),
-  OPENAI_API_KEY: z.string().min(1).optional(),
-  OPENAI_BASE_URL: z.url().optional(),
-  OPENAI_MODEL: z.string().min(1).optional(),
-  JWT_SECRET: z.string().min(16).optional(),
-  WEBHOOK_SECRET: z
-    .string()
-    .min(16)
-    .regex(/^(?!whsec_)|^whsec_[A-Za-z0-9+/]{24,}={0,2}$/, 'after whsec_ there must be base64 of at least 18 bytes')
-    .optional(),
-  PORT: z.coerce.number().int().min(0).max(65535).optional(),
-  HOST: z.string().min(1).optional(),
-  LOG_LEVEL: z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']).optional(),
+  langgraph: z.strictObject({ graph_errors: z.enum(['hidden', 'shown']).default('hidden') }).prefault({}),
 });
 
 /** Stops the start. The message names every offending key by its path, and nothing of its value. */
@@ -170,7 +154,7 @@ export function loadConfig(options: {
   file: string;
   required: boolean;
   env: NodeJS.ProcessEnv;
-  flags: { port?: number | undefined; host?: string | undefined };
+  flags: { port?: number | undefined; host?: string | undefined; testMode?: boolean | undefined };
 }) {
   const file = parsed(fileSchema, withoutEmptySections(readYaml(options.file, options.required)), options.file);
   const env = parsed(envSchema, withoutEmpty(options.env), 'environment');
@@ -252,6 +236,8 @@ export function loadConfig(options: {
       threadsMs: file.retention.threads ?? null,
     },
     checkpoints: { keep: file.checkpoints.keep ?? null },
+    langgraph: { showsGraphErrors: file.langgraph.graph_errors === 'shown', defaults: env.LANGGRAPH_CONFIG ?? {} },
+    testMode: options.flags.testMode ?? false,
     redisUrl: env.REDIS_URL ?? null,
     logLevel: env.LOG_LEVEL ?? 'info',
   });

@@ -8,7 +8,7 @@ import { type Config, ConfigError, loadConfig } from './config.ts';
 import { startEmbeddedPostgres } from './postgres/embedded.ts';
 import { migrate, pendingMigrations } from './postgres/migrate.ts';
 
-const USAGE = 'usage: node src/main.ts [--config config.yaml] [--port N] [--host H] [--migrate]';
+const USAGE = 'usage: node src/main.ts [--config config.yaml] [--port N] [--host H] [--migrate] [--test-mode]';
 /** Closing may take the drain and a little more before the process is ended anyway. */
 const CLOSE_GRACE_MS = 20_000;
 
@@ -19,7 +19,7 @@ function readArgs() {
   if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port <= 65_535)) {
     throw new ConfigError('--port: must be an integer from 0 to 65535');
   }
-  return { file: values.config, port, host: values.host, migrate: values.migrate };
+  return { file: values.config, port, host: values.host, migrate: values.migrate, testMode: values['test-mode'] };
 }
 
 function parseFlags() {
@@ -30,6 +30,7 @@ function parseFlags() {
         port: { type: 'string' },
         host: { type: 'string' },
         migrate: { type: 'boolean', default: false },
+        'test-mode': { type: 'boolean', default: false },
       },
     }).values;
   } catch (error) {
@@ -48,7 +49,7 @@ async function main(): Promise<void> {
     file: args.file ?? 'config.yaml',
     required: args.file !== undefined,
     env: process.env,
-    flags: { port: args.port, host: args.host },
+    flags: { port: args.port, host: args.host, testMode: args.testMode },
   });
   const logger = pino({ level: config.logLevel });
   const embedded =
@@ -99,6 +100,7 @@ function announce(config: Config, app: App, postgres: string): void {
       `  WARNING: Redis' maxmemory-policy is ${app.evictionPolicy}, which can drop event streams; set noeviction`,
     );
   }
+  if (config.testMode) lines.push('  WARNING: test mode: anybody who can reach the server can delete everything in it');
   if (app.url !== null) {
     const user =
       config.auth.mode === 'dev'

@@ -71,6 +71,8 @@ export interface RunFailure {
   message: string;
   /** retry: the server holds the input; resend: only the client does; none: neither helps. */
   recovery: 'retry' | 'resend' | 'none';
+  /** What the graph threw, where the server is configured to say it: for LangGraph clients only. */
+  thrown?: { name: string; message: string };
 }
 
 export interface InterruptFacts {
@@ -111,6 +113,8 @@ export type RunEvent =
       text: string;
       index?: number;
       block?: { index?: number; type: string };
+      /** Where in `text` each further chunk begins; only in runs whose creator wants to see chunks as they were. */
+      cuts?: number[];
     }
   /** A later chunk of a streamed message that is more than one kind of text (a tool call's start, usage, the finish reason). */
   | { type: 'message.chunk'; m: Cursor; message: MessageFields }

@@ -86,6 +86,7 @@ export function isSettled(queue: RunQueue, upTo: Cursor): boolean {
 export function merge(queue: RunQueue, delta: Delta, nowMs: number): boolean {
   const open = queue.waiting.at(-1);
   if (!open?.delta || !canMerge(open.delta, delta, nowMs - open.openedAtMs)) return false;
+  open.delta.cuts?.push(open.delta.text.length);
   open.delta.text += delta.text;
   grow(queue, open, delta.text.length);
   return true;

@@ -44,7 +44,8 @@ interface Stream extends StreamedText {
   finished: FinishedCall | null;
 }
 
-export function createMessageFold(write: WriteEvent, answers: AnswerFold, known: Told): MessageFold {
+/** @param cuts whether deltas that are stored as one keep their places */
+export function createMessageFold(write: WriteEvent, answers: AnswerFold, known: Told, cuts: boolean): MessageFold {
   const streams = new WeakMap<object, Stream>();
   /** By message id; null for a message told whole. */
   const open = new Map<string, Stream | null>();
@@ -78,7 +79,7 @@ export function createMessageFold(write: WriteEvent, answers: AnswerFold, known:
 
   function nextChunk(stream: Stream, chunk: MessageView): void {
     const delta = deltaOf(chunk, stream.metadata);
-    if (delta !== null) write({ type: 'message.delta', m: stream.head, ...delta });
+    if (delta !== null) write({ type: 'message.delta', m: stream.head, ...delta, ...(cuts && { cuts: [] }) });
     else {
       const message = chunkFields(chunk, stream.id, stream.metadata);
       if (message !== null) write({ type: 'message.chunk', m: stream.head, message });

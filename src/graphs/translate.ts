@@ -24,15 +24,17 @@ export interface TranslatorOptions {
    * finished tasks, marked cached, and they are dropped. Default false.
    */
   continued?: boolean;
+  /** Whether chunks that are stored as one can be told apart. Default false. */
+  cuts?: boolean;
   /** What former epochs told, if it is known: a repeated update that they did not tell is then told, with its messages. */
   told?: Told;
 }
 
 /** One per run and epoch. */
-export function createTranslator({ write, continued = false, told }: TranslatorOptions): RunTranslator {
+export function createTranslator({ write, continued = false, told, cuts = false }: TranslatorOptions): RunTranslator {
   const known = told ?? createTold();
   const answers = createAnswerFold(toJson);
-  const messages = createMessageFold(write, answers, known);
+  const messages = createMessageFold(write, answers, known, cuts);
   const repeats = createRepeats(continued, told, known);
   const held: RunEvent[] = [];
   const interrupts = new Map<string, Json>();

@@ -11,6 +11,7 @@ export interface EngineConfig {
   roles: readonly string[];
   defaultGraph: string;
   auth: { mode: 'none' | 'dev' | 'jwt' };
+  langgraph: { showsGraphErrors: boolean };
   runs: {
     concurrency: number;
     timeoutMs: number;

@@ -15,7 +15,7 @@ import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { drive } from './drive.ts';
-import { type FailureCode, failure } from './failures.ts';
+import { type FailureCode, failure, type failureOf } from './failures.ts';
 import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
@@ -31,6 +31,7 @@ export interface ExecuteDeps {
   writer: LogWriter;
   recursionLimit: number;
   trustsUserId: boolean;
+  failureOf: typeof failureOf;
   maxRetries: number;
   maxTakeovers: number;
   lease: Lease;
@@ -186,6 +187,7 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
   const translator = createTranslator({
     write: (event) => writer.write(event),
     continued: past.continues || run.command !== null,
+    cuts: run.config.keeps_chunks === true,
     ...(past.told === null ? {} : { told: past.told }),
   });
   const ending = (end: Outcome): Ending => ({
@@ -255,7 +257,7 @@ async function once(
     if (stop !== null) return { end: stop, transient: false };
     const { code, transient } = faultOf(error, translator);
     deps.logger.error({ err: error, runId: run.id, threadId: run.thread_id, code, transient }, 'graph failed');
-    return { end: emptyOutcome('failed', { error: failure(code) }), transient };
+    return { end: emptyOutcome('failed', { error: deps.failureOf(code, error) }), transient };
   }
 }
 

@@ -25,3 +25,14 @@ export function failure(code: FailureCode): RunFailure {
   const [message, recovery] = FAILURES[code];
   return { code, message, recovery };
 }
+
+/** Characters of a graph's own error that are kept. */
+const MAX_THROWN = 10_000;
+
+/** The failure with what a graph itself threw, for servers that are configured to say it. */
+export function failureOf(code: FailureCode, error: unknown): RunFailure {
+  if (code !== 'GRAPH_ERROR') return failure(code);
+  const [name, message] = error instanceof Error ? [error.name, error.message] : ['Error', String(error)];
+  const kept = message.toWellFormed().replaceAll('\0', '\ufffd').slice(0, MAX_THROWN);
+  return { ...failure(code), thrown: { name: String(name), message: kept } };
+}

@@ -81,6 +81,8 @@ export interface RunConfig {
   interrupt_after?: '*' | string[];
   /** When checkpoints are written; `sync` without it. */
   durability?: 'sync' | 'async' | 'exit';
+  /** Chunks of a model's messages can be told apart as the model gave them, although neighbours are stored as one. */
+  keeps_chunks?: boolean;
   /** Where the run starts from instead of its lineage's tip. */
   checkpoint?: CheckpointRef;
 }

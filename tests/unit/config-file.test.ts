@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { z } from 'zod';
-import { envSchema, fileSchema, loadConfig } from '#src/config.ts';
+import { fileSchema, loadConfig } from '#src/config.ts';
+import { envSchema } from '#src/config-env.ts';
 import { ROOT } from '#tests/support/source-rules.ts';
 
 const yaml = readFileSync(join(ROOT, 'config.yaml'), 'utf8');

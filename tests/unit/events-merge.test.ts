@@ -34,6 +34,20 @@ test('only the same message, kind, index and block', () => {
   );
 });
 
+test('where chunks were put together is kept for those who asked', () => {
+  const texts = ['ab', 'c', 'de'];
+  for (const cuts of [undefined, []]) {
+    const queue = createRunQueue('run', 1, { bytes: 0 });
+    for (const text of texts) {
+      const delta: Delta = { ...base, text, ...(cuts && { cuts: [] }) };
+      if (!merge(queue, delta, 0)) push(queue, { delta }, 0);
+    }
+    expect(queue.waiting.map((entry) => entry.delta)).toEqual([
+      { ...base, text: 'abcde', ...(cuts && { cuts: [2, 3] }) },
+    ]);
+  }
+});
+
 test('neither what is old nor beyond 4 KB', () => {
   expect(canMerge(base, base, 10)).toBe(true);
   expect(canMerge(base, base, 10.1)).toBe(false);

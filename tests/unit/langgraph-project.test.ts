@@ -83,6 +83,16 @@ describe('messages', () => {
     ]);
   });
 
+  test('chunks that are stored as one are told apart', () => {
+    const merged: RunEvent = { type: 'message.delta', m: 1, kind: 'text', text: 'abcd', cuts: [1, 3] };
+    const seen = frames(['messages-tuple'], [started, head, merged]);
+    expect(seen.slice(2).map(({ id, data }) => [id, contentOf(data)])).toEqual([
+      ['2', 'a'],
+      ['3', 'bc'],
+      ['4', 'd'],
+    ]);
+  });
+
   test('mode messages repeats the message so far, and gives it once when it is in the state', () => {
     const message = { id: 'm', type: 'ai', content: 'begin' };
     const events = [

@@ -1,5 +1,5 @@
 /** Events to frames of LangGraph's legacy event streams. A fold: pure, and the same events always give the same frames. */
-import type { EventOf, Json, JsonObject, MessageFields, Namespace, RunEvent } from '#src/events/event.ts';
+import type { EventOf, Json, JsonObject, MessageFields, Namespace, RunEvent, RunFailure } from '#src/events/event.ts';
 import {
   deltaMessage,
   type Frame,
@@ -107,7 +107,7 @@ export function createFold(view: View): (item: Seen) => Frame[] {
       case 'message.chunk':
         return head === null ? lost() : streamed({ ...event.message, id: head.message.id }, head);
       case 'message.delta':
-        return head === null ? lost() : streamed(deltaMessage(event, head), head);
+        return head === null ? lost() : pieces(event).flatMap((piece) => streamed(deltaMessage(piece, head), head));
       case 'message.whole':
         return whole(event);
       case 'graph.part':
@@ -138,6 +138,13 @@ export function createFold(view: View): (item: Seen) => Frame[] {
 
 const BEGINS = new Set<RunEvent['type']>(['run.started', 'run.taken_over']);
 
+/** A delta as the chunks it was put together from. */
+function pieces(delta: EventOf<'message.delta'>): EventOf<'message.delta'>[] {
+  const { text, cuts = [] } = delta;
+  const starts = [0, ...cuts];
+  return starts.map((start, index) => ({ ...delta, text: text.slice(start, starts[index + 1]) }));
+}
+
 function named(mode: string, ns: Namespace, subgraphs: boolean): string {
   return subgraphs && ns.length > 0 ? `${mode}|${ns.join('|')}` : mode;
 }
@@ -145,8 +152,12 @@ function named(mode: string, ns: Namespace, subgraphs: boolean): string {
 /** LangGraph's own names of failures where its clients look at them; else our code. */
 const ERROR_NAMES: { [code: string]: string } = { RECURSION_LIMIT: 'GraphRecursionError' };
 
-/** The failure of a run as this dialect tells it. */
-export function errorData(error: { code: string; message: string }): { error: string; message: string } {
+/** The failure of a run as this dialect tells it: what the graph threw, if that may be said. */
+export function errorData({ thrown, ...error }: Pick<RunFailure, 'code' | 'message' | 'thrown'>): {
+  error: string;
+  message: string;
+} {
+  if (thrown !== undefined) return { error: thrown.name, message: thrown.message };
   return { error: ERROR_NAMES[error.code] ?? error.code, message: error.message };
 }
 

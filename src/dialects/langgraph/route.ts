@@ -11,6 +11,10 @@ export interface LangGraphDeps extends DialectDeps {
   assistants: AssistantService;
   states: StateService;
   version: string;
+  /** Empties the server; null unless it runs in test mode. */
+  truncate:
+    | ((what: { runs: boolean; threads: boolean; assistants: boolean; checkpointer: boolean }) => Promise<void>)
+    | null;
 }
 
 export type LangGraphApp = FastifyInstance;

@@ -1,6 +1,7 @@
 /** Whether the server is there, and what it can do. */
 import { authHook } from '#src/http/auth.ts';
-import type { LangGraphApp, LangGraphDeps } from './route.ts';
+import { type LangGraphApp, type LangGraphDeps, parsed } from './route.ts';
+import { truncateBody } from './wire.ts';
 
 export function addSystemRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   app.get('/ok', { onRequest: authHook(deps.authenticate) }, async () => ({ ok: true }));
@@ -11,4 +12,12 @@ export function addSystemRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
     context: 'js',
     flags: { assistants: true, crons: false, langsmith: false, langsmith_tracing_replicas: false },
   }));
+
+  const { truncate } = deps;
+  if (truncate === null) return;
+  // Test suites of others begin with it. Without authentication: it is for a server that holds nothing of worth.
+  app.post('/internal/truncate', async (request) => {
+    await truncate(parsed(truncateBody, request.body));
+    return { ok: true };
+  });
 }

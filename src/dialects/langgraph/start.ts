@@ -36,7 +36,7 @@ export async function startRequestOf(
     },
     input: body.input ?? null,
     command: body.command ?? null,
-    config: runConfigOf(request, body),
+    config: { ...runConfigOf(request, body), ...(modes.some((mode) => CHUNKED.has(mode)) && { keeps_chunks: true }) },
     strategy: body.multitask_strategy ?? 'reject',
     delay_ms: Math.round((body.after_seconds ?? 0) * 1_000),
     stream_modes: recordedModes(modes),
@@ -63,6 +63,9 @@ async function assistantOf(assistants: LangGraphDeps['assistants'], owner: strin
     throw new RunledgerError('ASSISTANT_NOT_FOUND', `No assistant found for "${id}". ${hint}`);
   }
 }
+
+/** Modes whose frames are chunks as the model gave them. */
+const CHUNKED = new Set(['messages', 'messages-tuple']);
 
 function modesOf({ stream_mode: asked }: RunCreate): string[] {
   const modes = asked == null ? ['values'] : Array.isArray(asked) ? asked : [asked];

@@ -100,7 +100,8 @@ export const STATUSES: Record<WireStatus, readonly RunStatus[]> = {
 };
 
 export function runOf(run: Run): JsonObject {
-  const { metadata = {}, context, interrupt_before, interrupt_after, checkpoint: _start, ...config } = run.config;
+  const { metadata = {}, context, interrupt_before, interrupt_after, ...rest } = run.config;
+  const { checkpoint: _start, keeps_chunks: _chunks, ...config } = rest;
   const wire = run.wire ?? {};
   return {
     run_id: run.id,

@@ -70,6 +70,6 @@ async function ended({ runs, states }: LangGraphDeps, run: Run, signal: AbortSig
 }
 
 /** Clients read the message as JSON of its own. */
-function failed(error: { code: string; message: string }): JsonObject {
+function failed(error: Parameters<typeof errorData>[0]): JsonObject {
   return { __error__: { error: 'Error', message: JSON.stringify(errorData(error)) } };
 }

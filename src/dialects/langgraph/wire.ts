@@ -192,3 +192,6 @@ export const cancelMany = z.object({
   run_ids: z.array(uuid).nullish(),
   status: z.enum(['pending', 'running', 'all']).nullish(),
 });
+
+const part = z.boolean().default(false);
+export const truncateBody = z.object({ runs: part, threads: part, assistants: part, checkpointer: part, store: part });

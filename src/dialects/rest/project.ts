@@ -1,6 +1,6 @@
 /** Events to REST frames. Pure and stateless: a reader can begin at any cursor. */
 import type { Cursor } from '#src/events/cursor.ts';
-import type { EventOf, Json, MessageFields, Namespace, RunEvent } from '#src/events/event.ts';
+import type { EventOf, Json, MessageFields, Namespace, RunEvent, RunFailure } from '#src/events/event.ts';
 import type { RestFrame, RestFrameBody } from './frames.ts';
 
 /** An event as a follower gets it. `head` belongs to `message.delta` and `message.chunk`. */
@@ -140,11 +140,16 @@ function sealFrames({ status, usage, error, interrupts, reason }: EventOf<'run.s
       status,
       usage,
       ...(interrupts.length > 0 && { interrupts }),
-      ...(error !== null && { error }),
+      ...(error !== null && { error: withoutThrown(error) }),
       ...(reason !== null && { reason }),
     },
   };
-  return error === null ? [end] : [{ event: 'error', data: error }, end];
+  return error === null ? [end] : [{ event: 'error', data: withoutThrown(error) }, end];
+}
+
+/** This dialect's clients are told our own words only. */
+function withoutThrown({ thrown: _thrown, ...error }: RunFailure): RunFailure {
+  return error;
 }
 
 interface Spoken {
