@@ -144,7 +144,7 @@ const SET_VERSION = `
   set version = v.version, graph_id = v.graph_id, name = v.name, description = v.description, config = v.config,
       context = v.context, metadata = v.metadata, updated_at = clock_timestamp()
   from assistant_versions v
-  where a.id = $1::uuid and v.assistant_id = a.id and v.version = $2`;
+  where a.id = $1::uuid and v.assistant_id = a.id and v.version = $2::bigint`;
 
 /** Puts a stored version in force; false when there is none. The caller holds the assistant's row. */
 export async function setVersion(tx: Tx, id: string, version: number): Promise<boolean> {

@@ -11,13 +11,18 @@ export async function hasCheckpoint(db: Queryable, lineageId: string, ns: string
 }
 
 // A checkpoint that a living one is built from is never among these: the tip has gone back before the run's first.
+// Values that they share with what stays are kept. Those came to the run from where it began, which is not the base when
+// the run was started from another checkpoint: its first one's parent.
 const ROLL_BACK = `
   with doomed as materialized (
     delete from checkpoints where thread_id = $1 and run_id = $2::uuid
-    returning checkpoint_ns, checkpoint_id, checkpoint -> 'channel_versions' as versions),
-  base as (
+    returning checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint -> 'channel_versions' as versions),
+  staying as materialized (
     select checkpoint -> 'channel_versions' as versions
-    from checkpoints where thread_id = $1 and checkpoint_ns = '' and checkpoint_id = $3),
+    from checkpoints
+    where thread_id = $1 and checkpoint_ns = '' and run_id is distinct from $2::uuid
+      and (checkpoint_id = $3
+           or checkpoint_id in (select d.parent_checkpoint_id from doomed d where d.checkpoint_ns = ''))),
   -- what was asked before the run began is still asked
   writes as (
     delete from checkpoint_writes w
@@ -30,7 +35,7 @@ const ROLL_BACK = `
     from doomed d cross join lateral jsonb_each_text(d.versions) as v(channel, version)
     where d.checkpoint_ns = '') made
   where b.thread_id = $1 and b.checkpoint_ns = '' and b.channel = made.channel and b.version = made.version
-    and not exists (select 1 from base where base.versions ->> made.channel = made.version)`;
+    and not exists (select 1 from staying where staying.versions ->> made.channel = made.version)`;
 const EMPTY_NAMESPACES = `
   delete from checkpoint_blobs b
   where b.thread_id = $1 and b.checkpoint_ns <> ''
@@ -60,25 +65,27 @@ export async function isHead(tx: Tx, lineageId: string, runId: string): Promise<
   return rows.length > 0;
 }
 
-// Ordered, so that the copies' own order of writing is that of the originals.
-const COPY = [
-  `insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-   select $2, checkpoint_ns, channel, version, type, blob from checkpoint_blobs where thread_id = $1`,
-  `insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-   select $2, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob from checkpoint_writes where thread_id = $1`,
-  `insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata)
-   select $2, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
-          case when metadata ? 'thread_id' then metadata || jsonb_build_object('thread_id', $2::text) else metadata end
-   from checkpoints where thread_id = $1 order by seq`,
-];
-const COPY_TIP = `
+// One statement, so that it is a copy of one moment: a run of the lineage writes without holding its thread. Ordered, so
+// that the copies' own order of writing is that of the originals.
+const COPY = `
+  with blobs as (
+    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+    select $2::text, checkpoint_ns, channel, version, type, blob from checkpoint_blobs where thread_id = $1::text),
+  writes as (
+    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
+    select $2::text, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob
+    from checkpoint_writes where thread_id = $1::text),
+  copies as (
+    insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata)
+    select $2::text, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+           case when metadata ? 'thread_id' then metadata || jsonb_build_object('thread_id', $2::text) else metadata end
+    from checkpoints where thread_id = $1::text order by seq)
   update lineages l set tip_checkpoint_id = source.tip_checkpoint_id
-  from lineages source where source.id = $1::uuid and l.id = $2::uuid`;
+  from lineages source where source.id = $1::text::uuid and l.id = $2::text::uuid`;
 
-/** Copies every checkpoint of a lineage to another that has none, tip included. */
+/** Copies every checkpoint of a lineage, as it is at one moment, to another that has none, tip included. */
 export async function copyCheckpoints(tx: Tx, fromLineage: string, toLineage: string): Promise<void> {
-  for (const statement of COPY) await tx.query(statement, [fromLineage, toLineage]);
-  await tx.query(COPY_TIP, [fromLineage, toLineage]);
+  await tx.query(COPY, [fromLineage, toLineage]);
 }
 
 /** Removes the answers to interrupts that a run brought, in the transaction that ends it without the graph having taken them. */

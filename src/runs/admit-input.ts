@@ -12,6 +12,9 @@ import { type RunRow, runColumns, toRun } from './queries.ts';
 import { resumed } from './resume.ts';
 import type { Run, RunConfig, RunKind, StartRequest } from './run.ts';
 
+/** A hundred years, which `interval` can hold. */
+const LONGEST_DELAY_MS = 100 * 366 * 86_400_000;
+
 /** The admitted run, and those of its thread that it has asked to stop. */
 export interface Started {
   run: Run;
@@ -22,11 +25,16 @@ export interface Started {
  * Guard: the thread's row; strategy `reject` refuses beside a live run, the others come after it.
  * Interrupts that a new input leaves unanswered are closed when the run ends, not here: a rollback leaves them open.
  * The requests to stop the others are stamped in the same transaction: no crash can let both run to their ends.
- * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, INTERRUPT_AMBIGUOUS, INVALID_REQUEST
+ * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, INTERRUPT_AMBIGUOUS, INTERRUPT_ANSWERED, INVALID_REQUEST
  */
 export async function admitInput(deps: AdmitDeps, request: StartRequest): Promise<Started> {
   if (!deps.graphs.has(request.graph_id)) {
     throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(request.graph_id)}.`);
+  }
+  if (request.delay_ms > LONGEST_DELAY_MS) {
+    throw new RunledgerError('INVALID_REQUEST', 'The run would begin too far in the future.', {
+      path: 'after_seconds',
+    });
   }
   const webhook = request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks);
   return inTransaction(deps.pool, async (tx) => {
@@ -75,7 +83,9 @@ async function place(tx: Tx, deps: AdmitDeps, request: StartRequest, thread: Con
   const none = { opens: { turn: false, lineage: false }, answers: [] as string[], question: null, turnId: null };
   const own = deps.graphs.contextOf(request.graph_id) === 'transcript';
   if (request.command !== null) {
-    const { command, answered } = await resumed(tx, thread.id, request.command);
+    const waits = request.strategy === 'enqueue';
+    const where = { threadId: thread.id, checkpointId: request.config.checkpoint?.checkpoint_id, waits };
+    const { command, answered } = await resumed(tx, where, request.command);
     const [asked] = answered;
     const lineageId = asked?.lineage_id ?? (await latestLineage(tx, thread.id));
     const base = { ...none, lineageId, input: request.input, command };

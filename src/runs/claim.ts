@@ -15,11 +15,13 @@ const CLAIM = `
     where r.status = 'queued'
       and r.kind <> 'edit'
       and r.available_at <= clock.now
-      -- guard: one running run per thread, and the thread's oldest due run first
+      -- guard: one running run per thread; a run that was put back goes on before anything else of its thread, also
+      -- before an older one that has fallen due meanwhile: what it left half done is its own; then the oldest due run
       and not exists (select 1 from runs x where x.thread_id = r.thread_id and x.status = 'running')
       and not exists (
         select 1 from runs o
-        where o.thread_id = r.thread_id and o.status = 'queued' and o.seq < r.seq and o.available_at <= clock.now)
+        where o.thread_id = r.thread_id and o.status = 'queued' and o.available_at <= clock.now
+          and (o.started_at is null, o.seq) < (r.started_at is null, r.seq))
     order by r.seq
     for no key update of t, r skip locked
     limit $2)

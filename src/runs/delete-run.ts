@@ -5,7 +5,7 @@ import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { lockThread, moveTip } from '#src/threads/open.ts';
 import { threadNotFound } from './admission.ts';
-import type { RunRow } from './queries.ts';
+import { liveRuns, type RunRow } from './queries.ts';
 import { isTerminal } from './run.ts';
 
 const LOCK = `
@@ -16,9 +16,16 @@ const DELETE = `delete from runs where id = $1::uuid`;
 const DELETE_TURN = `
   delete from turns u where u.id = $1::uuid and not exists (select 1 from runs r where r.turn_id = u.id)`;
 
+// A later run that wrote nothing began where this one had ended; tried again, it would begin at nothing.
+const REBASE = `
+  update runs set base_checkpoint_id = $3
+  where lineage_id = $1::uuid and id <> $2::uuid
+    and base_checkpoint_id in (select checkpoint_id from checkpoints
+                               where thread_id = $1::uuid::text and checkpoint_ns = '' and run_id = $2::uuid)`;
+
 /**
  * Guard: the thread's row, and the run has ended. Checkpoints of the run go too, and the lineage's tip goes back to where
- * the run began, unless a later run has built on them: then they stay.
+ * the run began, unless a later run has built on them, or a live one may be about to: then they stay.
  * @throws THREAD_NOT_FOUND, RUN_NOT_FOUND, RUN_IN_PROGRESS
  */
 export function deleteRun(pool: Pool, owner: string, threadId: string, runId: string): Promise<void> {
@@ -31,7 +38,9 @@ export function deleteRun(pool: Pool, owner: string, threadId: string, runId: st
       throw new RunledgerError('RUN_IN_PROGRESS', 'The run is still in progress.', { details: { run_id: runId } });
     }
     const base = run.base_checkpoint_id;
-    if (base !== null && (await isHead(tx, run.lineage_id, runId))) {
+    const [live] = await liveRuns(tx, threadId);
+    if (base !== null && live === undefined && (await isHead(tx, run.lineage_id, runId))) {
+      await tx.query(REBASE, [run.lineage_id, runId, base]);
       await moveTip(tx, run.lineage_id, base);
       await removeCheckpointsOf(tx, run.lineage_id, runId, base);
     }

@@ -48,11 +48,8 @@ export function edit<T>(
     const metadata = { ...place.metadata, run_id: runId, graph_id: graphId, thread_id: lineageId };
     // The saver asks only for `query`; through it every statement is part of this transaction.
     const saver = openSaver(tx as unknown as Pool, { runId, epoch: 1, metadata }, () => undefined);
-    try {
-      return await work(saver.saver, tx);
-    } finally {
-      await saver.close();
-      await tx.query(END, [runId]);
-    }
+    const result = await work(saver.saver, tx).finally(() => saver.close());
+    await tx.query(END, [runId]);
+    return result;
   });
 }

@@ -1,5 +1,6 @@
 /** The runs of a thread, newest first. */
 import type { JsonObject } from '#src/events/event.ts';
+import { storableJson } from '#src/graphs/json.ts';
 import type { Queryable } from '#src/postgres/pool.ts';
 import { type RunRow, toRun } from './queries.ts';
 import type { Run, RunStatus } from './run.ts';
@@ -27,7 +28,7 @@ export async function listRuns(db: Queryable, owner: string, threadId: string, f
     threadId,
     owner,
     filter.statuses ?? null,
-    filter.metadata === undefined ? null : JSON.stringify(filter.metadata),
+    filter.metadata === undefined ? null : storableJson(filter.metadata),
     filter.limit,
     filter.offset,
   ]);

@@ -58,9 +58,13 @@ export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admi
   });
 }
 
+// A turn all of whose runs were rolled back is none.
 const OF_LATEST_TURN = `
   select r.* from runs r
-  where r.turn_id = (select id from turns where thread_id = $1::uuid order by ordinal desc limit 1) and not r.hidden
+  where not r.hidden and r.turn_id = (
+    select u.id from turns u
+    where u.thread_id = $1::uuid and exists (select 1 from runs x where x.turn_id = u.id and not x.hidden)
+    order by u.ordinal desc limit 1)
   order by r.ordinal`;
 
 /**

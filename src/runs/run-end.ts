@@ -13,7 +13,8 @@ function toRunEnd(row: EndRow): RunEnd {
   return { ...row, log_end: row.log_end === null ? null : Number(row.log_end) };
 }
 
-const BY_IDS = `select ${COLUMNS} from runs where id = any($1::uuid[]) and not hidden`;
+// Hidden ones too: who followed a run before it was rolled back is told its end.
+const BY_IDS = `select ${COLUMNS} from runs where id = any($1::uuid[])`;
 
 /** What can be said of the end of these runs, by id; those that are gone are missing. */
 export async function findEnds(db: Queryable, runIds: string[]): Promise<Map<string, RunEnd>> {

@@ -168,17 +168,7 @@ export function createRunService(deps: RunServiceDeps): RunService {
     if (isTerminal(run.status)) return { run, outcome: isTerminal(target.status) ? 'idle' : 'stopped' };
     if (options.wait !== true) return { run, outcome: 'stopping' };
     const signal = options.signal ?? new AbortController().signal;
-    return { run: await endOf(run, signal), outcome: 'stopped' };
-  }
-
-  /** A run that is rolled back is not found any more. */
-  async function endOf(run: Run, signal: AbortSignal): Promise<Run> {
-    try {
-      return await waitUntilEnded(pool, deps.endings, run.owner, run.id, signal);
-    } catch (error) {
-      if (error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND') return run;
-      throw error;
-    }
+    return { run: await endOf(deps, run, signal), outcome: 'stopped' };
   }
 
   async function start(request: StartRequest): Promise<Run> {
@@ -258,7 +248,17 @@ async function stopAll(
   await assertThread(deps.pool, owner, threadId);
   for (const live of await liveRuns(deps.pool, threadId)) {
     await cancel(deps.cancel, live.id, 'interrupt');
-    await waitUntilEnded(deps.pool, deps.endings, owner, live.id, signal ?? new AbortController().signal);
+    await endOf(deps, live, signal ?? new AbortController().signal);
+  }
+}
+
+/** The run once it has ended. One that is rolled back is not found any more: then it is as it was given. */
+async function endOf(deps: RunServiceDeps, run: Run, signal: AbortSignal): Promise<Run> {
+  try {
+    return await waitUntilEnded(deps.pool, deps.endings, run.owner, run.id, signal);
+  } catch (error) {
+    if (error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND') return run;
+    throw error;
   }
 }
 

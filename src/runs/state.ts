@@ -6,7 +6,7 @@ import { copyCheckpoints, hasCheckpoint } from '#src/graphs/checkpoint-rows.ts';
 import { openReader } from '#src/graphs/checkpoints.ts';
 import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
 import { type CheckpointName, checkpointName, EMPTY_STATE, type StateJson, stateJson } from '#src/graphs/snapshot.ts';
-import type { Pool } from '#src/postgres/pool.ts';
+import type { Pool, Queryable, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { closeInterrupts, insertThreadIfNew, lockThread } from '#src/threads/open.ts';
 import { threadNotFound } from './admission.ts';
@@ -73,10 +73,7 @@ export function createStateService(deps: { pool: Pool; checkpointPool: Pool; gra
     const place = await statePlace(pool, owner, threadId);
     const graph = await opened(place);
     const { checkpoint = {}, subgraphs = false } = options;
-    const id = checkpoint.checkpoint_id;
-    if (id !== undefined && !(await hasCheckpoint(pool, place.lineageId, checkpoint.checkpoint_ns ?? '', id))) {
-      throw new RunledgerError('INVALID_REQUEST', 'The thread has no such checkpoint.', { path: 'checkpoint_id' });
-    }
+    await assertCheckpoint(pool, place, checkpoint);
     if (graph === null) return EMPTY_STATE;
     return stateJson(await graph.getState(configOf(place, checkpoint), { subgraphs }));
   }
@@ -101,7 +98,10 @@ export function createStateService(deps: { pool: Pool; checkpointPool: Pool; gra
     },
     async update(owner, threadId, update, checkpoint = {}) {
       const place = await statePlace(pool, owner, threadId);
-      const written = await editPlace(place, (graph) => stateUpdate(graph, configOf(place, checkpoint), update));
+      const written = await editPlace(place, async (graph, tx) => {
+        await assertCheckpoint(tx, place, checkpoint);
+        return stateUpdate(graph, configOf(place, checkpoint), update);
+      });
       const name = checkpointName(written);
       if (name === null) throw new Error(`an update of thread ${threadId} wrote no checkpoint`);
       return name;
@@ -114,7 +114,7 @@ export function createStateService(deps: { pool: Pool; checkpointPool: Pool; gra
   };
 
   /** What was asked at the tip is asked no more: LangGraph forgets it with the checkpoint it belonged to. */
-  function editPlace<T>(place: StatePlace, work: (graph: DrivenGraph) => Promise<T>): Promise<T> {
+  function editPlace<T>(place: StatePlace, work: (graph: DrivenGraph, tx: Tx) => Promise<T>): Promise<T> {
     const { graphId } = place;
     if (graphId === null) {
       throw new RunledgerError('INVALID_REQUEST', `Thread ${place.threadId} has no graph ID.`, { path: 'graph_id' });
@@ -122,11 +122,21 @@ export function createStateService(deps: { pool: Pool; checkpointPool: Pool; gra
     assertGraph(graphs, graphId);
     return edit(checkpointPool, { ...place, graphId, metadata: place.configurable }, async (saver, tx) => {
       const graph = await graphs.instantiate(graphId, saver, { configurable: place.configurable });
-      const result = await work(graph);
+      const result = await work(graph, tx);
       await closeInterrupts(tx, place.lineageId);
       return result;
     });
   }
+}
+
+/** LangGraph would begin an empty state at a checkpoint it does not find, and an update would make that the thread's. */
+async function assertCheckpoint(
+  db: Queryable,
+  { lineageId }: StatePlace,
+  { checkpoint_ns, checkpoint_id }: CheckpointRef,
+) {
+  if (checkpoint_id === undefined || (await hasCheckpoint(db, lineageId, checkpoint_ns ?? '', checkpoint_id))) return;
+  throw new RunledgerError('INVALID_REQUEST', 'The thread has no such checkpoint.', { path: 'checkpoint_id' });
 }
 
 function configOf(place: StatePlace, { checkpoint_ns, checkpoint_id, checkpoint_map }: CheckpointRef): object {
@@ -151,7 +161,7 @@ const COPY_THREAD = `
   set title = source.title, graph_id = source.graph_id, metadata = source.metadata, config = source.config
   from threads source where source.id = $1::uuid and t.id = $2::uuid`;
 
-/** Guard: the thread's row is held, so the copy is of one moment, whatever runs on it. */
+/** Guard: the thread's row is held, so it is not deleted meanwhile. What runs on it goes on: its copy is of one moment. */
 function copyThread(pool: Pool, owner: string, threadId: string): Promise<string> {
   return inTransaction(pool, async (tx) => {
     if ((await lockThread(tx, owner, threadId)) === null) throw threadNotFound();
