@@ -2,6 +2,7 @@
 import { type Coordinator, createCoordinator } from './coordinator.ts';
 import type { EngineDeps } from './engine-deps.ts';
 import type { ExecuteDeps } from './execute.ts';
+import { failure, failureOf } from './failures.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
 import { emptyOutcome } from './outcome.ts';
 import type { PutBackDeps } from './put-back.ts';
@@ -42,6 +43,7 @@ export async function startWorker(
     log,
     recursionLimit: config.runs.recursionLimit,
     trustsUserId: config.auth.mode === 'none',
+    failureOf: config.langgraph.showsGraphErrors ? failureOf : failure,
     maxRetries: config.runs.maxRetries,
     maxTakeovers: config.runs.maxTakeovers,
     lease: worker.lease,
@@ -76,14 +78,14 @@ export async function startWorker(
   const sweeps = createSweeps({
     pool,
     log,
-    config,
-    cancelPrepared: (run) =>
     graphs: deps.graphs,
+    config,
+    cancelPrepared: (run, reason) =>
       finalize(
         finalizeDeps,
         run.id,
         { owner: false, epoch: run.epoch, status: 'prepared' },
-        emptyOutcome('cancelled', { reason: 'NEVER_STARTED' }),
+        emptyOutcome('cancelled', { reason }),
       ),
     logger,
   });

@@ -73,9 +73,9 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
     const endsBadly = outcome.status === 'failed' || outcome.status === 'cancelled' || stopOf(signal) === 'cancel';
     if (endsBadly) await close(deps, run, outcome, lost);
     if (stopOf(signal) === 'lost') return null;
-    return { outcome, given: writer.given };
     // The end comes after all of it: what the log has not got yet is sent first.
     writer.leave();
+    return { outcome, given: writer.given };
   } finally {
     await savers.close();
     writer.close();
@@ -158,6 +158,7 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
   const past = await readPast(deps.log, run, deps.logger);
   const { checkpointId, continues, own, closed, logged } = await progressOf(deps.pool, run);
   if (!continues) await repairBefore(deps, run, lost);
+  if (!continues) await takeAnswersBack(run, savers.current);
   const partials = partialsOf(past);
   const { dropped, retold } = await reconcile(savers.current, run, past);
   const { told, usage } = past;
@@ -171,8 +172,8 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
     writer.write(event);
     told?.note(event);
   }
-  return { usage, continues, own, closed, told, partials };
   writer.count(past.written);
+  return { usage, continues, own, closed, told, partials };
 }
 
 interface Parts {
@@ -208,7 +209,16 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     if (!(await sleptThrough(delayMs, signal))) return ending(stopped(signal) ?? end);
     await savers.renew();
     ({ continues } = await progressOf(deps.pool, run));
+    if (!continues) await takeAnswersBack(run, savers.current);
   }
+}
+
+/**
+ * Before an answer is given again. A task may have kept it at the checkpoint the run was started from, which is not the
+ * tip; given it once more, it would take it for the answer to its next question.
+ */
+async function takeAnswersBack(run: Run, saver: RunSaver): Promise<void> {
+  if (run.command !== null) await saver.forgetAnswers(run.lineage_id);
 }
 
 /** The end of a run that goes straight to closing; what its former owners showed is kept. Null: it is executed. */
@@ -276,13 +286,15 @@ function stopped(signal: AbortSignal): Outcome | null {
 
 /**
  * Leaves a history that the next turn can start from; or, when the run brought an answer the graph did not get on with, the
- * lineage as it waited, so that the question can be answered again. Through a handle of its own, because the graph's is
- * closed; the run still owns its epoch. When it fails, the next run of the lineage repairs what is left.
+ * lineage as it waited, so that the question can be answered again. Where the run has left nothing the lineage is as it
+ * was, too: it may wait for the answer to a question that is still open. Through a handle of its own, because the graph's
+ * is closed; the run still owns its epoch. When it fails, the next run of the lineage repairs what is left.
  */
 async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => void): Promise<void> {
   const saver = openRunSaver(deps, run, lost);
   try {
     if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
+    if (!ending.leftCheckpoint && ending.partials.length === 0) return;
     const { configurable = {} } = run.config;
     const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
     const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));

@@ -180,13 +180,13 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
   const [endedRow] = ended.rows;
   if (endedRow === undefined) throw new Error(`run ${runId} slipped away under its lock`);
   const run = toRun(endedRow);
-  await settleTurn(tx, run, settlementOf(final, await takesAnswers(tx, run, by, final)));
-  if (run.webhook !== null) await queueWebhook(tx, run, run.webhook);
   if (row.cancel_requested_at !== null && run.cancel_action === 'rollback') {
     await settleTurn(tx, run, { answer: null, interrupts: [], taken: false });
     await rollBack(tx, endedRow);
     return { applied: true, run };
   }
+  await settleTurn(tx, run, settlementOf(final, await takesAnswers(tx, run, by, final)));
+  if (run.webhook !== null) await queueWebhook(tx, run, run.webhook);
   return { applied: true, run };
 }
 
