@@ -22,8 +22,15 @@ export const scenario: Scenario = {
     const readers: Reader[] = [];
     for (let restart = 1; restart <= 2; restart += 1) {
       const next = await world.server({ name: `version-${restart}`, config: QUICK_DRAIN });
-      const long = await world.askAndClaim(leaving, { tokens: 200, delayMs: 30, tools: world.rng.int(0, 2) });
-      const short = await world.askAndClaim(leaving, { tokens: 5, delayMs: 20 });
+      const tools = world.rng.int(0, 2);
+      const [short, long] = await world.onlyClaims(leaving, async () => {
+        const asked = [
+          await world.ask({ on: leaving, tokens: 5, delayMs: 20 }),
+          await world.ask({ on: leaving, tokens: 200, delayMs: 30, tools }),
+        ] as const;
+        await Promise.all(asked.map((run) => world.claimed(leaving, run.runId)));
+        return asked;
+      });
       readers.push(...[long, short].flatMap((run) => [world.read(run, { on: leaving }), world.read(run)]));
       const load = keepAsking(world, world.rng.int(3, 6));
       await readers.at(-4)?.hasChunks(world.rng.int(1, 15));
