@@ -22,7 +22,7 @@ export async function firstWithKey(
   owner: string,
   key: string | undefined,
   hash: string | null,
-): Promise<Admitted | null> {
+): Promise<Admission | null> {
   if (key === undefined) return null;
   await tx.query('select pg_advisory_xact_lock($1::bigint)', [advisoryKey('request', owner, key)]);
   const { rows } = await tx.query<RunRow>('select * from runs where owner = $1 and request_key = $2', [owner, key]);
@@ -34,7 +34,7 @@ export async function firstWithKey(
       details: { run_id: row.id },
     });
   }
-  return { run: toRun(row), message_id: row.message_id, replayed: true };
+  return { run: toRun(row), message_id: row.message_id, replayed: true, superseded: [] };
 }
 
 /** @throws RUN_IN_PROGRESS {run_id} while a run of the thread is queued or running. The caller holds the thread's row. */
@@ -63,7 +63,15 @@ export interface NewRun {
   streamModes: string[];
   onDisconnect: string;
   webhook: string | null;
+  status: 'prepared' | 'queued';
 }
+
+/** Prepared runs of the thread that the new one replaces: they can be started no more, and are to be cancelled. */
+interface Superseding {
+  superseded: string[];
+}
+export type InsertedRow = RunRow & Superseding;
+export type Admission = Admitted & Superseding;
 
 /** @throws INVALID_REQUEST {path: webhook} for a webhook this server cannot send to */
 export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerRequest | RerunRequest) {
@@ -73,6 +81,7 @@ export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerReque
     streamModes: 'stream_modes' in request ? (request.stream_modes ?? []) : [],
     onDisconnect: request.on_disconnect ?? 'continue',
     webhook: request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks),
+    status: 'prepared' in request && request.prepared === true ? ('prepared' as const) : ('queued' as const),
   };
 }
 
@@ -83,12 +92,13 @@ export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerReque
 export const INSERT_RUN = `
   insert into runs (id, owner, thread_id, turn_id, lineage_id, graph_id, kind, status, ordinal, input, command, config,
                     stream_modes, on_disconnect, request_key, request_hash, message_id, webhook)
-  select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, 'queued', run_count, $8::json, $9::json, $10::json,
+  select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, $17, run_count, $8::json, $9::json, $10::json,
          $11::text[], $12, $13, $14, $15::uuid, $16
   from counted
-  returning ${runColumns('runs')}`;
+  returning ${runColumns('runs')},
+            array(select p.id from runs p where p.thread_id = $3::uuid and p.status = 'prepared') as superseded`;
 
-/** $1 to $16 of INSERT_RUN. */
+/** $1 to $17 of INSERT_RUN. */
 export function runValues(run: NewRun): unknown[] {
   return [
     run.id,
@@ -107,6 +117,7 @@ export function runValues(run: NewRun): unknown[] {
     run.hash,
     run.messageId,
     run.webhook,
+    run.status,
   ];
 }
 
@@ -115,9 +126,9 @@ const NEXT_RUN = `
     update threads set run_count = run_count + 1, active_at = clock_timestamp() where id = $3::uuid returning run_count)
   ${INSERT_RUN}`;
 
-/** Inserts a queued run, next in its thread's order. The caller holds the thread's row. */
-export async function insertRun(tx: Tx, run: NewRun): Promise<RunRow> {
-  const { rows } = await tx.query<RunRow>({ name: 'run_insert', text: NEXT_RUN, values: runValues(run) });
+/** Inserts a run, next in its thread's order. The caller holds the thread's row. */
+export async function insertRun(tx: Tx, run: NewRun): Promise<InsertedRow> {
+  const { rows } = await tx.query<InsertedRow>({ name: 'run_insert', text: NEXT_RUN, values: runValues(run) });
   const [row] = rows;
   if (row === undefined) throw new Error(`thread ${run.threadId} slipped away under its lock`);
   return row;

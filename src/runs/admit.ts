@@ -6,9 +6,11 @@ import type { Queryable, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { lockThread, pendingInterrupts } from '#src/threads/open.ts';
 import {
+  type Admission,
   type AdmitDeps,
   firstWithKey,
   INSERT_RUN,
+  type InsertedRow,
   type NewRun,
   optionsOf,
   refuseWhileLive,
@@ -16,20 +18,20 @@ import {
   threadNotFound,
 } from './admission.ts';
 import { requestHash } from './hash.ts';
-import { type RunRow, toRun } from './queries.ts';
-import type { Admitted, MessageRequest } from './run.ts';
+import { toRun } from './queries.ts';
+import type { MessageRequest } from './run.ts';
 
-// The parameters are those of a run, then $17 the message's content, $18 whether the turn gets a lineage of its own.
+// The parameters are those of a run, then $18 the message's content, $19 whether the turn gets a lineage of its own.
 const TURN_AND_RUN = `
   lineage as (
     insert into lineages (id, thread_id, turn_id)
-    select $5::uuid, $3::uuid, $4::uuid from counted where $18::boolean),
+    select $5::uuid, $3::uuid, $4::uuid from counted where $19::boolean),
   turn as (
     insert into turns (id, thread_id, ordinal, lineage_id)
     select $4::uuid, $3::uuid, turn_count, $5::uuid from counted),
   question as (
     insert into messages (id, thread_id, turn_id, run_id, role, content)
-    select $15::uuid, $3::uuid, $4::uuid, $1::uuid, 'user', $17::json from counted)
+    select $15::uuid, $3::uuid, $4::uuid, $1::uuid, 'user', $18::json from counted)
   ${INSERT_RUN}`;
 
 const NEW_THREAD = {
@@ -63,13 +65,13 @@ const NEXT_TURN = {
 };
 
 /**
- * A message opens a turn and its run: -> queued.
+ * A message opens a turn and its run: -> queued, or prepared.
  * Guard: request key under its advisory lock, then the thread's row; one live run per thread; no open question.
  * Lost race: the same request key and body gets the first result (`replayed`).
  * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, TURN_WAITING_APPROVAL, IDEMPOTENCY_KEY_REUSED
  * After a crash before COMMIT: nothing; after it: the run is queued and any worker's poll finds it.
  */
-export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<Admitted> {
+export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Promise<Admission> {
   const { owner, thread_id: threadId, request_key: key } = request;
   const hash = requestHash(key, {
     kind: 'message',
@@ -80,6 +82,7 @@ export async function admitMessage(deps: AdmitDeps, request: MessageRequest): Pr
     stream_modes: request.stream_modes ?? [],
     on_disconnect: request.on_disconnect ?? null,
     webhook: request.webhook ?? null,
+    ...(request.prepared === true ? { prepared: true } : {}),
   });
   // Nobody can race for a thread that does not exist yet: one statement is the whole transaction.
   if (threadId === null && key === undefined) return inNewThread(deps.pool, deps, request, hash);
@@ -97,11 +100,11 @@ async function inNewThread(
   deps: AdmitDeps,
   request: MessageRequest,
   hash: string | null,
-): Promise<Admitted> {
+): Promise<Admission> {
   const run = newRun(deps, request, { threadId: randomUUID(), graphId: request.graph_id ?? deps.defaultGraph, hash });
   const row = await insertTurn(db, NEW_THREAD, run, request);
   if (row === undefined) throw new Error('a new thread was not inserted');
-  return { run: toRun(row), message_id: run.messageId, replayed: false };
+  return { run: toRun(row), message_id: run.messageId, replayed: false, superseded: row.superseded };
 }
 
 async function nextTurn(
@@ -109,7 +112,7 @@ async function nextTurn(
   deps: AdmitDeps,
   request: MessageRequest & { thread_id: string },
   hash: string | null,
-): Promise<Admitted> {
+): Promise<Admission> {
   const { owner, thread_id: threadId } = request;
   // A statement of its own: the next one, which checks what runs and waits, must see what held this lock before.
   const thread = await lockThread(tx, owner, threadId);
@@ -121,7 +124,7 @@ async function nextTurn(
   });
   const row = await insertTurn(tx, NEXT_TURN, run, request);
   if (row === undefined) return refuseBusy(tx, threadId);
-  return { run: toRun(row), message_id: run.messageId, replayed: false };
+  return { run: toRun(row), message_id: run.messageId, replayed: false, superseded: row.superseded };
 }
 
 function newRun(
@@ -159,9 +162,9 @@ async function insertTurn(
   statement: { name: string; text: string },
   run: NewRun,
   request: MessageRequest,
-): Promise<RunRow | undefined> {
+): Promise<InsertedRow | undefined> {
   const values = [...runValues(run), JSON.stringify(request.content), run.lineageId !== run.threadId];
-  const { rows } = await db.query<RunRow>({ ...statement, values });
+  const { rows } = await db.query<InsertedRow>({ ...statement, values });
   return rows[0];
 }
 

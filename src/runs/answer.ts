@@ -4,10 +4,18 @@ import { RunledgerError } from '#src/errors.ts';
 import type { Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { answerInterrupts, lockThread, pendingInterrupts } from '#src/threads/open.ts';
-import { type AdmitDeps, firstWithKey, insertRun, optionsOf, refuseWhileLive, threadNotFound } from './admission.ts';
+import {
+  type Admission,
+  type AdmitDeps,
+  firstWithKey,
+  insertRun,
+  optionsOf,
+  refuseWhileLive,
+  threadNotFound,
+} from './admission.ts';
 import { requestHash } from './hash.ts';
 import { toRun } from './queries.ts';
-import type { Admitted, AnswerRequest } from './run.ts';
+import type { AnswerRequest } from './run.ts';
 
 /**
  * Answers to open interrupts join the turn that asked: -> queued.
@@ -15,7 +23,7 @@ import type { Admitted, AnswerRequest } from './run.ts';
  * Lost race: INTERRUPT_ANSWERED, nothing written.
  * @throws THREAD_NOT_FOUND, INTERRUPT_NOT_FOUND {path}, INTERRUPT_ANSWERED {path}, RUN_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
  */
-export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Admitted> {
+export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Admission> {
   const { owner, thread_id: threadId, request_key: key } = request;
   const hash = requestHash(key, {
     kind: 'answer',
@@ -48,7 +56,7 @@ export function admitAnswer(deps: AdmitDeps, request: AnswerRequest): Promise<Ad
       ...optionsOf(deps, request),
     });
     if ((await answerInterrupts(tx, asked.lineage_id, ids, runId)) !== ids.length) throw answered(ids[0] ?? '');
-    return { run: toRun(row), message_id: null, replayed: false };
+    return { run: toRun(row), message_id: null, replayed: false, superseded: row.superseded };
   });
 }
 

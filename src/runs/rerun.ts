@@ -4,10 +4,18 @@ import { RunledgerError } from '#src/errors.ts';
 import type { Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { closeInterrupts, lockThread, moveTip } from '#src/threads/open.ts';
-import { type AdmitDeps, firstWithKey, insertRun, optionsOf, refuseWhileLive, threadNotFound } from './admission.ts';
+import {
+  type Admission,
+  type AdmitDeps,
+  firstWithKey,
+  insertRun,
+  optionsOf,
+  refuseWhileLive,
+  threadNotFound,
+} from './admission.ts';
 import { requestHash } from './hash.ts';
 import { type RunRow, toRun } from './queries.ts';
-import type { Admitted, RerunRequest } from './run.ts';
+import type { RerunRequest } from './run.ts';
 
 /**
  * Tries the thread's latest turn again, after it failed or was cancelled: -> queued, with the first run's input, from the
@@ -15,7 +23,7 @@ import type { Admitted, RerunRequest } from './run.ts';
  * Guard: request key, thread row, one live run per thread. Lost race of two: RUN_IN_PROGRESS.
  * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS, NOT_RERUNNABLE, IDEMPOTENCY_KEY_REUSED
  */
-export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admitted> {
+export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admission> {
   const { owner, thread_id: threadId, request_key: key } = request;
   const hash = requestHash(key, {
     kind: 'rerun',
@@ -54,7 +62,7 @@ export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admi
       config: request.config ?? opened.config,
       streamModes: opened.stream_modes,
     });
-    return { run: toRun(row), message_id: opened.message_id, replayed: false };
+    return { run: toRun(row), message_id: opened.message_id, replayed: false, superseded: row.superseded };
   });
 }
 

@@ -111,6 +111,8 @@ export interface MessageRequest {
   on_disconnect?: OnDisconnect | undefined;
   /** Where the run's end is told, signed; at least once. */
   webhook?: string | undefined;
+  /** The run waits for its start, and is cancelled when that does not come in time or something comes before it. */
+  prepared?: boolean | undefined;
 }
 
 /** Answers to open interrupts of the thread's latest turn: `{interrupt id: value}`. */

@@ -7,7 +7,7 @@ import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
-import type { AdmitDeps } from './admission.ts';
+import type { Admission, AdmitDeps } from './admission.ts';
 import { admitMessage } from './admit.ts';
 import { admitInput } from './admit-input.ts';
 import { admitAnswer } from './answer.ts';
@@ -30,6 +30,8 @@ import type {
   WebhookDelivery,
 } from './run.ts';
 import { isTerminal } from './run.ts';
+import { startPrepared } from './start.ts';
+import { supersede } from './supersede.ts';
 import { type Endings, waitUntilEnded } from './wait.ts';
 import { listDeliveries, requeueDelivery } from './webhooks.ts';
 
@@ -62,6 +64,12 @@ export interface RunService {
 
   /** Newest first; empty for a thread that is not the owner's. */
   list(owner: string, threadId: string, filter: RunFilter): Promise<Run[]>;
+
+  /**
+   * Starts a run that was admitted as prepared, and wakes a worker.
+   * @throws THREAD_NOT_FOUND, RUN_NOT_FOUND, NOT_PREPARED {run_id, status} also for the second start of a run
+   */
+  startPrepared(owner: string, threadId: string, runId: string): Promise<Run>;
 
   /** @throws RUN_NOT_FOUND (also when it is another owner's) */
   get(owner: string, runId: string): Promise<Run>;
@@ -148,9 +156,10 @@ export interface RunServiceDeps {
 export function createRunService(deps: RunServiceDeps): RunService {
   const { pool, logger } = deps;
 
-  async function admitted(admission: Promise<Admitted>): Promise<Admitted> {
-    const result = await admission;
-    if (!result.replayed) deps.wake();
+  async function admitted(admission: Promise<Admission>): Promise<Admitted> {
+    const { superseded, ...result } = await admission;
+    if (!result.replayed && result.run.status === 'queued') deps.wake();
+    await supersede(deps.cancel, superseded);
     return result;
   }
 
@@ -200,6 +209,11 @@ export function createRunService(deps: RunServiceDeps): RunService {
     send: (request) => admitted(admitMessage(deps.admit, request)),
     answer: (request) => admitted(admitAnswer(deps.admit, request)),
     rerun: (request) => admitted(admitRerun(deps.admit, request)),
+    async startPrepared(owner, threadId, runId) {
+      const run = await startPrepared(pool, owner, threadId, runId);
+      deps.wake();
+      return run;
+    },
     get: (owner, runId) => getRun(pool, owner, runId),
     find: (owner, threadId, runId) => findRunOfThread(pool, owner, threadId, runId),
     cancel: cancelRun,
@@ -217,6 +231,12 @@ export function createRunService(deps: RunServiceDeps): RunService {
     deliveries: (owner, page) => listDeliveries(pool, owner, page),
     requeueDelivery: (owner, id) => requeueDelivery(pool, owner, id),
     async deleteThread(owner, threadId, options) {
+      await assertThread(pool, owner, threadId);
+      const live = await liveRuns(pool, threadId);
+      await supersede(
+        deps.cancel,
+        live.flatMap((run) => (run.status === 'prepared' ? [run.id] : [])),
+      );
       if (options.force) await stopAll(deps, owner, threadId, options.signal);
       for (const runId of await removeThread(pool, owner, threadId)) forgetLog(runId);
     },

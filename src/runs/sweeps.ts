@@ -14,6 +14,7 @@ import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
 import { type RunRow, toRun } from './queries.ts';
 import type { Run } from './run.ts';
+import { isSuperseded } from './start.ts';
 import { createPruner } from './sweep-checkpoints.ts';
 import { eachRow } from './sweep-rows.ts';
 
@@ -36,8 +37,8 @@ export interface SweepDeps {
   log: EventLog;
   graphs: GraphRegistry;
   config: SweepConfig;
-  /** Ends a run that is prepared, reason NEVER_STARTED, through finalize. A run that was started meanwhile is left alone. */
-  cancelPrepared: (run: Run) => Promise<unknown>;
+  /** Ends a run that is prepared, through finalize. A run that was started meanwhile is left alone. */
+  cancelPrepared: (run: Run, reason: 'NEVER_STARTED' | 'SUPERSEDED') => Promise<unknown>;
   logger: Logger;
 }
 
@@ -139,16 +140,23 @@ async function forgetWorkers(pool: Pool, limit: number): Promise<number> {
 }
 
 const NEVER_STARTED = `
-  select * from runs
-  where status = 'prepared' and created_at < clock_timestamp() - $1 * interval '1 ms'
-  order by created_at
+  select r.*, ${isSuperseded('r')} as superseded
+  from runs r
+  where r.status = 'prepared' and (r.created_at < clock_timestamp() - $1 * interval '1 ms' or ${isSuperseded('r')})
+  order by r.created_at
   limit $2`;
 
-/** prepared -> cancelled, for runs that nobody started in time. Two sweeps at once end each once: finalize has the guard. */
+/**
+ * prepared -> cancelled, for runs that nobody started in time or that others have replaced. Two sweeps at once end each
+ * once: finalize has the guard.
+ */
 async function cancelNeverStarted(deps: SweepDeps, limit: number): Promise<number> {
-  const { rows } = await deps.pool.query<RunRow>(NEVER_STARTED, [deps.config.runs.preparedTtlMs, limit]);
-  const end = async (row: RunRow): Promise<number> => {
-    await deps.cancelPrepared(toRun(row));
+  const { rows } = await deps.pool.query<RunRow & { superseded: boolean }>(NEVER_STARTED, [
+    deps.config.runs.preparedTtlMs,
+    limit,
+  ]);
+  const end = async (row: RunRow & { superseded: boolean }): Promise<number> => {
+    await deps.cancelPrepared(toRun(row), row.superseded ? 'SUPERSEDED' : 'NEVER_STARTED');
     return 1;
   };
   return eachRow(rows, end, deps.logger);
