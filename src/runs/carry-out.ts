@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { type ExecuteDeps, type Execution, execute } from './execute.ts';
 import { failure } from './failures.ts';
+import { finalValues } from './final-values.ts';
 import { type FinalizeDeps, finalize } from './finalize.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import { handBack, type PutBackDeps } from './put-back.ts';
@@ -47,7 +48,8 @@ async function storeEnd(deps: CarryOutDeps, claimed: Claimed, { outcome, given }
   const { run } = claimed;
   const by = { owner: true, epoch: run.epoch, given } as const;
   const store = (end: Outcome) => untilKnown(deps, claimed, () => finalize(deps.finalize, run.id, by, end));
-  const result = await store(outcome).catch((error: unknown) => {
+  const values = await finalValues(deps.execute, run);
+  const result = await store({ ...outcome, values }).catch((error: unknown) => {
     if (stopOf(claimed.abort.signal) === 'lost') throw error;
     // Postgres refuses what the graph made of its end. Executed again it would make the same, for ever.
     deps.logger.error({ err: error, runId: run.id }, 'end cannot be stored as it is; the run fails instead');

@@ -14,12 +14,13 @@ import { webhookEffect } from '#src/outbox/webhook.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { CommitUnknown, inOneStatement, inTransaction } from '#src/postgres/transaction.ts';
 import { type Settlement, settleParts, settleTurn, settleValues } from '#src/threads/settle.ts';
-import { type Outcome, sealOf, terminalFacts } from './outcome.ts';
+import { type Outcome, sealOf } from './outcome.ts';
 import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
 import { rollBack } from './rollback.ts';
 import { isTerminal, type Run } from './run.ts';
 import type { RunEnd } from './run-end.ts';
 import { progressOf } from './takeover.ts';
+import { webhookPayload } from './webhook-payload.ts';
 
 export interface FinalizeDeps {
   pool: Pool;
@@ -186,19 +187,13 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     return { applied: true, run };
   }
   await settleTurn(tx, run, settlementOf(final, await takesAnswers(tx, run, by, final)));
-  if (run.webhook !== null) await queueWebhook(tx, run, run.webhook);
+  if (run.webhook !== null) await queueWebhook(tx, run, run.webhook, final.values ?? null);
   return { applied: true, run };
 }
 
-function queueWebhook(tx: Tx, run: Run, url: string): Promise<void> {
-  const payload = {
-    type: 'run.ended',
-    run_id: run.id,
-    thread_id: run.thread_id,
-    turn_id: run.turn_id,
-    ...terminalFacts(run),
-  };
-  return enqueue(tx, webhookEffect({ owner: run.owner, runId: run.id, url, payload: payload as unknown as Json }));
+function queueWebhook(tx: Tx, run: Run, url: string, values: Json): Promise<void> {
+  const payload = webhookPayload(run, values);
+  return enqueue(tx, webhookEffect({ owner: run.owner, runId: run.id, url, payload }));
 }
 
 /**

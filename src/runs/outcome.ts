@@ -23,6 +23,8 @@ export interface Outcome {
   held: RunEvent[];
   /** Whether the run wrote a checkpoint of its own; if not, interrupts it answered are open again. */
   leftCheckpoint: boolean;
+  /** The state it left, where a webhook tells it. */
+  values?: Json;
 }
 
 /** The outcome of a run that nobody executed, or whose execution left nothing. */

@@ -45,6 +45,7 @@ export function sqlAtTheEdge(files: SourceFile[]): string[] {
 const RUN_WRITERS = [
   'admission',
   'admit-input',
+  'delete-run',
   'start',
   'claim',
   'finalize',
