@@ -2,12 +2,15 @@
 import { Command } from '@langchain/langgraph';
 import type { JsonObject } from '#src/events/event.ts';
 import type { RunWriter } from '#src/events/writer.ts';
+import { hasCheckpoint } from '#src/graphs/checkpoint-rows.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { eachEvent, eachPart } from '#src/graphs/parts.ts';
 import { answerInState } from '#src/graphs/state-answer.ts';
 import type { RunTranslator } from '#src/graphs/translate.ts';
 import type { Pool } from '#src/postgres/pool.ts';
+import { createGraphStore } from '#src/store/graph-store.ts';
+import { createStoreService } from '#src/store/service.ts';
 import { transcriptBefore } from '#src/threads/transcript.ts';
 import { commandOf } from './command.ts';
 import { type Lease, LeaseGate } from './lease-gate.ts';
@@ -44,6 +47,7 @@ export interface DriveParts {
 export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal: AbortSignal): Promise<Answer | null> {
   const { writer, saver, translator } = parts;
   const configurable = configurableOf(deps, run, parts.continues);
+  if (!parts.continues) await assertBeginning(deps.pool, run);
   // A user's factory may hang; a stop must reach it all the same.
   const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
   const input = parts.continues ? null : await inputOf(deps.pool, run);
@@ -56,6 +60,8 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     streamMode: [...ALWAYS_RECORDED, ...run.stream_modes.filter((mode) => !NOT_ASKED_FOR.has(mode))],
     subgraphs: true,
     durability: run.config.durability ?? 'sync',
+    // A graph that was compiled with a store of its own keeps it.
+    ...(graph.store === undefined ? { store: createGraphStore(createStoreService({ pool: deps.pool }), run.owner) } : {}),
     callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
   };
   const onPart = (part: unknown): Promise<void> | undefined => {
@@ -66,6 +72,13 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
   else await eachPart(graph, input, options, signal, onPart);
   if (!parts.continues || translator.answer() !== null) return null;
   return answerInState(await graph.getState({ configurable: { thread_id: run.lineage_id } }));
+}
+
+/** LangGraph would begin an empty state. The checkpoint was there at admission, but its run may have been rolled back since. */
+async function assertBeginning(pool: Pool, run: Run): Promise<void> {
+  const { checkpoint_id: id, checkpoint_ns: ns = '' } = run.config.checkpoint ?? {};
+  if (id === undefined || (await hasCheckpoint(pool, run.lineage_id, ns, id))) return;
+  throw new Error(`run ${run.id} was to begin at a checkpoint that is gone`);
 }
 
 /** A run that goes on has a checkpoint of its own: it does not go back to the one it was started from. */

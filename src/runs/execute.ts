@@ -20,7 +20,7 @@ import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { createSaverHandles, type SaverHandles } from './saver-handles.ts';
-import { orStopped, Stop, stopOf } from './stop.ts';
+import { orStopped, Stop, sleptThrough, stopOf } from './stop.ts';
 import { needsRepair, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
 
 export interface ExecuteDeps {
@@ -334,18 +334,4 @@ function answerOf(partials: PartialText[]): Outcome['answer'] {
 
 function sum(a: Usage | null, b: Usage | null): Usage | null {
   return b === null ? a : addUsage(a, b);
-}
-
-/** False when the signal aborted first. */
-function sleptThrough(ms: number, signal: AbortSignal): Promise<boolean> {
-  return new Promise((resolve) => {
-    const finish = (): void => {
-      clearTimeout(timer);
-      signal.removeEventListener('abort', finish);
-      resolve(!signal.aborted);
-    };
-    const timer = setTimeout(finish, ms);
-    signal.addEventListener('abort', finish, { once: true });
-    if (signal.aborted) finish();
-  });
 }

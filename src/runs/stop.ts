@@ -38,3 +38,17 @@ export async function orStopped<T>(promise: Promise<T>, signal: AbortSignal): Pr
     promise.catch(() => undefined);
   }
 }
+
+/** False when the signal aborted first. */
+export function sleptThrough(ms: number, signal: AbortSignal): Promise<boolean> {
+  return new Promise((resolve) => {
+    const finish = (): void => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', finish);
+      resolve(!signal.aborted);
+    };
+    const timer = setTimeout(finish, ms);
+    signal.addEventListener('abort', finish, { once: true });
+    if (signal.aborted) finish();
+  });
+}

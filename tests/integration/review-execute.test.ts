@@ -1,0 +1,152 @@
+/** Where a run begins and what it leaves, when it is stopped before it began, tried again, or was to begin at what is gone. */
+import { randomUUID } from 'node:crypto';
+import { AIMessage, HumanMessage } from '@langchain/core/messages';
+import { Annotation, interrupt, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
+import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createLogWriter } from '#src/events/log-writer.ts';
+import { createMemoryLog } from '#src/events/memory-log.ts';
+import { openReader, openSaver } from '#src/graphs/checkpoints.ts';
+import type { DrivenGraph } from '#src/graphs/graph.ts';
+import type { Pool } from '#src/postgres/pool.ts';
+import { execute } from '#src/runs/execute.ts';
+import { failure } from '#src/runs/failures.ts';
+import { findRun } from '#src/runs/queries.ts';
+import type { Run } from '#src/runs/run.ts';
+import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
+import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
+import { silent, testPool } from '#tests/support/pools.ts';
+
+let database: TestDatabase;
+let pool: Pool;
+
+beforeAll(async () => {
+  database = await createDatabase();
+  pool = testPool(database.url);
+});
+afterAll(async () => {
+  await pool.end();
+  await database.drop();
+});
+
+interface Compilable {
+  compile(options: { checkpointer: BaseCheckpointSaver }): unknown;
+}
+
+/** Executes the run as its worker would, up to where its end would be stored. */
+async function executed(graph: Compilable, run: LedgerRun) {
+  const log = createMemoryLog({ memoryLimitBytes: 1024 ** 2 });
+  const limits = { maxEvents: 1_000, maxBytes: 1_000_000, unacknowledgedBytes: 1_000_000 };
+  const writer = createLogWriter({ log, deliver: () => undefined, limits, logger: silent });
+  const deps = {
+    pool,
+    checkpointPool: pool,
+    graphs: {
+      ids: () => ['test'],
+      has: () => true,
+      contextOf: () => 'checkpoint' as const,
+      instantiate: async (_id: string, saver: BaseCheckpointSaver) =>
+        graph.compile({ checkpointer: saver }) as DrivenGraph,
+    },
+    log,
+    writer,
+    recursionLimit: 25,
+    trustsUserId: false,
+    failureOf: failure,
+    maxRetries: 3,
+    maxTakeovers: 3,
+    lease: { holds: () => true, renewed: async () => undefined },
+    logger: silent,
+  };
+  const execution = await execute(deps, (await findRun(pool, run.runId)) as Run, new AbortController());
+  await writer.close();
+  await log.close();
+  if (execution === null) throw new Error('the run was lost');
+  return execution.outcome;
+}
+
+const at = (run: LedgerRun) => ({ configurable: { thread_id: run.threadId, checkpoint_ns: '' } });
+const tipOf = async (run: LedgerRun): Promise<string> =>
+  String((await openReader(pool).getTuple(at(run)))?.checkpoint.id);
+
+/** The next run of the thread, with these columns. */
+async function next(former: LedgerRun, ordinal: number, columns: { [name: string]: unknown }): Promise<LedgerRun> {
+  const run = await insertRunningRun(pool, { threadId: former.threadId, ordinal });
+  for (const [name, value] of Object.entries(columns)) {
+    await pool.query(`update runs set ${name} = $2 where id = $1::uuid`, [run.runId, value]);
+  }
+  return run;
+}
+
+/** A lineage that waits for a person, asked by a run that has ended. */
+async function asked(graph: Compilable, input: object): Promise<LedgerRun> {
+  const run = await insertRunningRun(pool);
+  const owner = { runId: run.runId, epoch: run.epoch, metadata: { run_id: run.runId } };
+  const { saver } = openSaver(pool, owner, () => undefined);
+  const compiled = graph.compile({ checkpointer: saver }) as {
+    invoke(input: object, config: object): Promise<unknown>;
+  };
+  await compiled.invoke(input, { ...at(run), durability: 'sync' });
+  await endRun(pool, run);
+  return run;
+}
+
+const approval = new StateGraph(MessagesAnnotation)
+  .addNode('call', () => ({
+    messages: [new AIMessage({ id: 'call', content: '', tool_calls: [{ id: 'c1', name: 'pay', args: {} }] })],
+  }))
+  .addNode('tool', () => {
+    interrupt('pay?');
+    return {};
+  })
+  .addEdge(START, 'call')
+  .addEdge('call', 'tool');
+
+test('a run that is cancelled before it began leaves the question of the one before it as it waits', async () => {
+  const former = await asked(approval, { messages: [new HumanMessage({ id: 'h', content: 'pay' })] });
+  const tip = await tipOf(former);
+  const run = await next(former, 2, {
+    input: { messages: [{ type: 'human', id: 'x', content: 'no' }] },
+    cancel_requested_at: new Date(),
+    epoch: 2,
+  });
+  expect(await executed(approval, { ...run, epoch: 2 })).toMatchObject({ status: 'cancelled' });
+  expect(await tipOf(former)).toBe(tip);
+});
+
+test('an answer at an earlier checkpoint is given once, though its task failed after it had taken it', async () => {
+  let failures = 1;
+  const State = Annotation.Root({
+    answers: Annotation<string[]>({ reducer: (all, more) => [...all, ...more], default: () => [] }),
+  });
+  const graph = new StateGraph(State)
+    .addNode('both', () => {
+      const one = String(interrupt('one'));
+      if (one === 'again' && failures > 0) {
+        failures -= 1;
+        throw Object.assign(new Error('reset'), { code: 'ECONNRESET' });
+      }
+      return { answers: [one, String(interrupt('two'))] };
+    })
+    .addEdge(START, 'both');
+  const former = await asked(graph, { answers: [] });
+  const from = await tipOf(former);
+  const moved = await next(former, 2, { command: { update: { answers: ['elsewhere'] }, goto: 'both' } });
+  await executed(graph, moved);
+  await endRun(pool, moved);
+  expect(await tipOf(former)).not.toBe(from);
+  const config = { checkpoint: { checkpoint_id: from } };
+  const run = await next(former, 3, { command: { resume: 'again' }, config });
+  const outcome = await executed(graph, run);
+  expect(failures).toBe(0);
+  expect(outcome).toMatchObject({ status: 'interrupted', interrupts: [{ value: 'two' }] });
+});
+
+test('a run that was to begin at a checkpoint that is gone does not begin at nothing', async () => {
+  const former = await asked(approval, { messages: [new HumanMessage({ id: 'h', content: 'pay' })] });
+  const tip = await tipOf(former);
+  const config = { checkpoint: { checkpoint_id: randomUUID() } };
+  const run = await next(former, 2, { input: { messages: [{ type: 'human', id: 'x', content: 'no' }] }, config });
+  expect(await executed(approval, run)).toMatchObject({ status: 'failed' });
+  expect(await tipOf(former)).toBe(tip);
+});
