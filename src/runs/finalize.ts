@@ -269,14 +269,18 @@ function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0],
 }
 
 /**
- * Appends the seal of a run that ended, when its owner died between the commit and the seal. What it held is gone: a
- * reader finds the hole before the seal and resyncs. For the recovery loop, when the owner is dead.
+ * Appends the seal of a run that ended, when its owner died between the commit and the seal, and lets the log expire. What
+ * it held is gone: a reader finds the hole before the seal and resyncs. For the recovery loop, when the owner is dead.
  * @throws LogUnavailable
  */
 export async function sealIfMissing(deps: FinalizeDeps, run: RunEnd): Promise<void> {
   if (run.log_end === null) return;
   const last = await deps.log.last(run.id);
-  if (last !== null && last.cursor >= run.log_end) return;
+  if (last !== null && last.cursor >= run.log_end) {
+    // Its owner may have died between the seal and this, and the log would stay for ever.
+    await deps.log.expireAfter(run.id, deps.streamTtlMs);
+    return;
+  }
   const entries = endEntries(run.log_end, run, []);
   await appendEnd({ log: deps.log, hub: deps.hub, runId: run.id, entries, ttlMs: deps.streamTtlMs });
   deps.logger.warn({ runId: run.id }, 'missing seal appended');

@@ -7,7 +7,7 @@ import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { admitMessage } from '#src/runs/admit.ts';
 import { claim } from '#src/runs/claim.ts';
-import { type FinalizeDeps, finalize } from '#src/runs/finalize.ts';
+import { type FinalizeDeps, finalize, sealIfMissing } from '#src/runs/finalize.ts';
 import { emptyOutcome, type Outcome } from '#src/runs/outcome.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
@@ -135,6 +135,19 @@ describe('finalize', () => {
     );
     expect(result).toMatchObject({ applied: false, survivor: { status: 'queued', epoch: 2 } });
   });
+});
+
+test('a log whose owner died right after the seal is not kept for ever', async () => {
+  const run = await insertRunningRun(pool);
+  const result = await end(run, { ...succeeded, held: [] });
+  if (!result.applied) throw new Error('not applied');
+  const { log_end: cursor } = result.run;
+  if (cursor === null) throw new Error('no end of the log');
+  // As the owner leaves it: the seal is there, and nothing says when the log may go.
+  await deps.log.remove(run.runId);
+  await deps.log.append([{ runId: run.runId, entries: [{ cursor, payload: '{"type":"run.sealed"}' }] }]);
+  await sealIfMissing({ ...deps, streamTtlMs: 10 }, result.run);
+  await until(async () => (await deps.log.last(run.runId)) === null, { message: 'the log to expire' });
 });
 
 test('what is prepared goes on working when a newer version adds a column to the runs', async () => {
