@@ -21,9 +21,12 @@ import { listRuns } from '#src/runs/list.ts';
 import { emptyOutcome, type Outcome } from '#src/runs/outcome.ts';
 import { handBack } from '#src/runs/put-back.ts';
 import { admitRerun } from '#src/runs/rerun.ts';
+import { createRowWatch } from '#src/runs/row-watch.ts';
 import type { Run, StartRequest } from '#src/runs/run.ts';
 import { findEnds } from '#src/runs/run-end.ts';
+import { createRunService } from '#src/runs/service.ts';
 import { createStateService } from '#src/runs/state.ts';
+import { createEndings } from '#src/runs/wait.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { silent, testPool } from '#tests/support/pools.ts';
 import { until } from '#tests/support/until.ts';
@@ -251,6 +254,35 @@ async function copyWaits(): Promise<boolean> {
   );
   return rows.length > 0;
 }
+
+test('a thread can be deleted while a run of it is being rolled back', async () => {
+  const { thread_id } = await start();
+  const run = await claimOn(thread_id);
+  await stop(run, 'rollback');
+  const endings = createEndings();
+  const awaited = Promise.withResolvers<void>();
+  const runs = createRunService({
+    pool,
+    log: ends.log,
+    admit: deps,
+    cancel: { ...ends, hintOwner: () => undefined },
+    follow: { log: ends.log, hub: ends.hub, rows: createRowWatch(pool), logger: silent },
+    endings: {
+      ...endings,
+      next(...args) {
+        awaited.resolve();
+        return endings.next(...args);
+      },
+    },
+    wake: () => undefined,
+    logger: silent,
+  });
+  const deleting = runs.deleteThread('anna', thread_id, { force: true });
+  await awaited.promise;
+  await end(run);
+  await deleting;
+  expect((await pool.query('select 1 from threads where id = $1::uuid', [thread_id])).rows).toEqual([]);
+});
 
 describe('an edit', () => {
   const place = (run: Run) => ({
