@@ -33,9 +33,9 @@ export type RoundsStep = 'turn' | { edit: string };
 export async function expectedRounds(settings: RoundsSettings, steps: RoundsStep[] = ['turn']): Promise<RoundsState> {
   const quiet = { ...settings, slowestMs: 0 };
   const saver = new MemorySaver();
-  const graph = rounds(configOf(quiet)).compile({ checkpointer: saver });
-  for (const step of steps) {
+  for (const [index, step] of steps.entries()) {
     if (step === 'turn') {
+      const graph = rounds(configOf({ ...quiet, run_id: String(index) })).compile({ checkpointer: saver });
       await graph.invoke({ messages: [] }, { configurable: { thread_id: 'here' }, recursionLimit: 100 });
     } else await editRounds(saver, 'here', quiet, step.edit);
   }
@@ -64,6 +64,6 @@ async function stateOf(saver: BaseCheckpointSaver, threadId: string, settings: R
   return { messages: told, words, plain, round };
 }
 
-function configOf(settings: RoundsSettings): Parameters<typeof rounds>[0] {
+function configOf(settings: RoundsSettings & { run_id?: string }): Parameters<typeof rounds>[0] {
   return { configurable: { ...settings } } as Parameters<typeof rounds>[0];
 }

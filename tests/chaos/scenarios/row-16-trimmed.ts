@@ -111,6 +111,9 @@ async function expired(world: World, redis: Redis, server: ChaosServer): Promise
   await world.read(run).done;
   await redis.pexpire(logKey(run.runId), 20);
   await until(async () => (await redis.exists(logKey(run.runId))) === 0, { message: 'the log to expire' });
+  // Of one that ended a moment ago the server cannot tell whether its seal is still on its way.
+  const longAgo = `select 1 from runs where id = $1::uuid and ended_at < clock_timestamp() - interval '6 s'`;
+  await until(async () => (await world.rows(longAgo, [run.runId])).length === 1, { message: 'some seconds to pass' });
   for (const after of [BEFORE_START, 3]) {
     const stream = await open(world, server, run, after);
     await stream.closed;

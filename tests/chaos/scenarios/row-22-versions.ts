@@ -41,6 +41,8 @@ export const scenario: Scenario = {
       await emptyAll(world);
       await loadSnapshot(recording.snapshot, stage.databaseUrl, stage.redisUrl);
       if (isFuture) await world.rows(`insert into runledger_migrations (name, run_on) values ('9999_later', now())`);
+      // What the model was asked while it was recorded does not count.
+      stage.model.calls.length = 0;
       await readAll(world, recording, isFuture);
       if (isFuture) await world.rows(`delete from runledger_migrations where name = '9999_later'`);
     }

@@ -38,6 +38,8 @@ const Rounds = Annotation.Root({
 
 export function rounds(config: GraphConfig) {
   const { rounds: last, width, slowestMs } = config.configurable as unknown as RoundsSettings;
+  // Every run says messages of its own.
+  const runId = String(config.configurable.run_id ?? '');
   const tasks = (round: number): Send[] =>
     Array.from({ length: width }, (_, place) => new Send('works', { round, place } satisfies Task));
 
@@ -47,7 +49,7 @@ export function rounds(config: GraphConfig) {
       const name = `${round}.${place}`;
       // The last ones of a round are not the last in the list.
       await new Promise((resolve) => setTimeout(resolve, (slowestMs * ((place * 7 + round * 3) % width)) / width));
-      return { messages: [new AIMessage({ id: `m${name}`, content: name })], words: [name], plain: [name] };
+      return { messages: [new AIMessage({ id: `${runId} ${name}`, content: name })], words: [name], plain: [name] };
     })
     .addNode('joins', ({ round }) => ({ round: round + 1, words: [`joined ${round}`] }))
     .addEdge(START, 'opens')
