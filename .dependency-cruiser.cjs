@@ -1,10 +1,11 @@
 // The import rules of the architecture (AGENTS.md, "Rooms"). Each is seen to fail by tests/unit/architecture.test.ts.
 const ROOMS = {
   // who may import whom inside src/; a room always may import itself
-  dialects: ['runs', 'threads', 'assistants', 'events', 'http', 'errors'],
-  runs: ['threads', 'graphs', 'events', 'outbox', 'postgres', 'errors'],
+  dialects: ['runs', 'threads', 'assistants', 'store', 'events', 'http', 'errors'],
+  runs: ['threads', 'store', 'graphs', 'events', 'outbox', 'postgres', 'errors'],
   threads: ['events', 'postgres', 'errors'],
   assistants: ['graphs', 'events', 'postgres', 'errors'],
+  store: ['graphs', 'events', 'postgres', 'errors'],
   graphs: ['events', 'postgres', 'errors'],
   outbox: ['events', 'postgres', 'errors'],
   events: ['redis'],
@@ -49,6 +50,12 @@ module.exports = {
       to: { path: '^src/threads/', pathNot: '^src/threads/service\\.ts$' },
     },
     {
+      name: 'store-has-one-door',
+      severity: 'error',
+      from: { path: '^src/dialects/' },
+      to: { path: '^src/store/', pathNot: '^src/store/service\\.ts$' },
+    },
+    {
       name: 'assistants-has-one-door',
       severity: 'error',
       from: { path: '^src/dialects/' },
@@ -87,7 +94,7 @@ module.exports = {
     {
       name: 'no-fastify-in-the-core',
       severity: 'error',
-      from: { path: '^src/(runs|threads|assistants|graphs|events|outbox|postgres|redis)/' },
+      from: { path: '^src/(runs|threads|assistants|store|graphs|events|outbox|postgres|redis)/' },
       to: { path: 'node_modules/(fastify|@fastify|fastify-[^/]+)/' },
     },
     { name: 'src-stands-alone', severity: 'error', from: { path: '^src/' }, to: { path: '^(tests|scripts)/' } },

@@ -25,6 +25,7 @@ import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
 import { createStateService } from './runs/state.ts';
 import { truncate } from './runs/truncate.ts';
+import { createStoreService } from './store/service.ts';
 import { createThreadService } from './threads/service.ts';
 
 export interface App {
@@ -143,6 +144,7 @@ async function build(
           describer: createGraphDescriber({ pool: checkpointPool, graphs }),
         }),
         states: createStateService({ pool, checkpointPool, graphs }),
+        store: createStoreService({ pool }),
         version,
         truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),

@@ -17,6 +17,7 @@ export interface DrivenGraph {
   getSubgraphsAsync(namespace?: string, recurse?: boolean): AsyncIterable<[string, DrivenGraph]>;
   readonly channels?: { readonly [name: string]: unknown };
   checkpointer?: unknown;
+  store?: unknown;
   name?: string | undefined;
 }
 

@@ -61,7 +61,9 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     subgraphs: true,
     durability: run.config.durability ?? 'sync',
     // A graph that was compiled with a store of its own keeps it.
-    ...(graph.store === undefined ? { store: createGraphStore(createStoreService({ pool: deps.pool }), run.owner) } : {}),
+    ...(graph.store === undefined
+      ? { store: createGraphStore(createStoreService({ pool: deps.pool }), run.owner) }
+      : {}),
     callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
   };
   const onPart = (part: unknown): Promise<void> | undefined => {

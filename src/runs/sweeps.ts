@@ -11,6 +11,7 @@ import { forgetSettled } from '#src/outbox/entries.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
+import { deleteExpired } from '#src/store/queries.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
 import { type RunRow, toRun } from './queries.ts';
 import type { Run } from './run.ts';
@@ -51,6 +52,7 @@ export interface Swept {
   checkpoints: number | null;
   rolledBack: number | null;
   temporary: number | null;
+  items: number | null;
 }
 
 export interface Sweeps {
@@ -102,6 +104,7 @@ export function createSweeps(deps: SweepDeps): Sweeps {
       checkpoints: pruner === null ? null : await step('checkpoints', () => pruner.next()),
       rolledBack: await step('rolledBack', (limit) => deleteRolledBack(pool, config.events.streamTtlMs, limit)),
       temporary: await step('temporary', (limit) => deleteTemporary(deps, limit)),
+      items: await step('items', (limit) => deleteExpired(pool, limit)),
     };
   }
 

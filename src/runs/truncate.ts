@@ -9,6 +9,7 @@ export interface Truncated {
   threads: boolean;
   assistants: boolean;
   checkpointer: boolean;
+  store: boolean;
 }
 
 /** Everything of every owner, live runs included: their workers find that they have lost them. */
@@ -24,6 +25,7 @@ export function truncate(pool: Pool, what: Truncated): Promise<void> {
     if (what.threads) await tx.query('delete from threads');
     else if (what.checkpointer) await tx.query('update lineages set tip_checkpoint_id = null');
     if (what.runs && !what.threads) await tx.query('delete from runs');
+    if (what.store) await tx.query('delete from store_items');
     if (what.assistants) await tx.query('delete from assistants where owner is not null');
   });
 }

@@ -228,6 +228,18 @@ describe('state', () => {
   });
 });
 
+test('graphs and clients share the store', async () => {
+  await client.store.putItem(['remote'], 'greeting', { text: 'hello' });
+  const values = await other.runs.wait(await newThread(), 'remote', { input: human('recall') });
+  expect(texts(values).at(-1)).toBe('hello');
+  expect((await other.store.searchItems(['remote'])).items).toMatchObject([
+    { key: 'greeting', value: { text: 'hello' } },
+  ]);
+  expect((await client.store.listNamespaces()).namespaces).toEqual([['remote']]);
+  await client.store.deleteItem(['remote'], 'greeting');
+  expect(await other.store.getItem(['remote'], 'greeting')).toBeNull();
+});
+
 test('a run without a thread leaves none behind in the lists', async () => {
   const before = await client.threads.count();
   expect(texts(await client.runs.wait(null, 'remote', { input: human('hi') }))).toHaveLength(2);

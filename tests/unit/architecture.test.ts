@@ -24,7 +24,19 @@ import {
 } from '#tests/support/source-rules.ts';
 import vitestConfig from '../../vitest.config.ts';
 
-const ROOMS = ['dialects', 'runs', 'threads', 'assistants', 'graphs', 'outbox', 'events', 'http', 'postgres', 'redis'];
+const ROOMS = [
+  'dialects',
+  'runs',
+  'threads',
+  'assistants',
+  'store',
+  'graphs',
+  'outbox',
+  'events',
+  'http',
+  'postgres',
+  'redis',
+];
 const SAVER = '@langchain/langgraph-checkpoint-postgres';
 
 /** [file, its text, the rule that must see it]. */
@@ -44,6 +56,7 @@ const PLANTS: [string, string, string][] = [
   ['src/dialects/planted/sibling.ts', `import '../rest/wire.ts';`, 'dialects-are-siblings'],
   ['src/dialects/planted/door.ts', `import '#src/runs/claim.ts';`, 'runs-has-one-door'],
   ['src/dialects/planted/threads.ts', `import '#src/threads/queries.ts';`, 'threads-has-one-door'],
+  ['src/dialects/planted/store.ts', `import '#src/store/queries.ts';`, 'store-has-one-door'],
   ['src/dialects/planted/assistants.ts', `import '#src/assistants/queries.ts';`, 'assistants-has-one-door'],
   ['src/dialects/planted/project.ts', `import '#src/errors.ts';`, 'projectors-are-pure'],
   ['src/runs/planted-seal.ts', `import '#src/events/seal.ts';`, 'only-finalize-seals'],
@@ -150,6 +163,7 @@ describe('import rules', () => {
       'runs/run',
       'runs/state',
       'assistants/service',
+      'store/service',
       'threads/service',
       'events/seal',
       'events/event',

@@ -7,6 +7,7 @@ import { addAssistantRoutes } from './routes-assistants.ts';
 import { addJoinRoutes } from './routes-join.ts';
 import { addRunRoutes } from './routes-runs.ts';
 import { addStateRoutes } from './routes-state.ts';
+import { addStoreRoutes } from './routes-store.ts';
 import { addSystemRoutes } from './routes-system.ts';
 import { addThreadRoutes } from './routes-threads.ts';
 import { addUnbuiltRoutes } from './routes-unbuilt.ts';
@@ -26,6 +27,7 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
       addStateRoutes(scope, deps);
       addRunRoutes(scope, deps, parts);
       addJoinRoutes(scope, deps, parts);
+      addStoreRoutes(scope, deps);
       addUnbuiltRoutes(scope);
     });
   };

@@ -4,16 +4,24 @@ import { z } from 'zod';
 import type { AssistantService } from '#src/assistants/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { StateService } from '#src/runs/state.ts';
+import type { StoreService } from '#src/store/service.ts';
 import type { DialectDeps } from '../dialect.ts';
 import type { Form } from './errors.ts';
 
 export interface LangGraphDeps extends DialectDeps {
   assistants: AssistantService;
   states: StateService;
+  store: StoreService;
   version: string;
   /** Empties the server; null unless it runs in test mode. */
   truncate:
-    | ((what: { runs: boolean; threads: boolean; assistants: boolean; checkpointer: boolean }) => Promise<void>)
+    | ((what: {
+        runs: boolean;
+        threads: boolean;
+        assistants: boolean;
+        checkpointer: boolean;
+        store: boolean;
+      }) => Promise<void>)
     | null;
 }
 

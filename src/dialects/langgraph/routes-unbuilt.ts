@@ -16,11 +16,6 @@ const UNBUILT: [method: HTTPMethods, url: string, what: string][] = [
   ['POST', '/runs/crons/count', 'Crons'],
   ['PATCH', '/runs/crons/:cron_id', 'Crons'],
   ['DELETE', '/runs/crons/:cron_id', 'Crons'],
-  ['PUT', '/store/items', 'The store'],
-  ['GET', '/store/items', 'The store'],
-  ['DELETE', '/store/items', 'The store'],
-  ['POST', '/store/items/search', 'The store'],
-  ['POST', '/store/namespaces', 'The store'],
 ];
 
 export function addUnbuiltRoutes(app: LangGraphApp): void {

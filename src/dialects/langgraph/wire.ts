@@ -193,5 +193,28 @@ export const cancelMany = z.object({
   status: z.enum(['pending', 'running', 'all']).nullish(),
 });
 
+const labels = z.array(z.string());
+/** In a query the labels are joined by dots; in SDK 1.15 they may also be repeated. */
+const dotted = z.union([labels, z.string().transform((text) => (text === '' ? [] : text.split('.')))]);
+const key = z.string().min(1);
+
+export const storePut = z.object({ namespace: labels, key, value: jsonObject, ttl: z.number().positive().nullish() });
+export const storeGet = z.object({ namespace: dotted.default([]), key, refresh_ttl: flag.optional() });
+export const storeDelete = z.object({ namespace: labels, key });
+export const storeSearch = z.object({
+  namespace_prefix: labels.default([]),
+  filter: jsonObject.nullish(),
+  limit: count(10),
+  offset,
+  refresh_ttl: z.boolean().nullish(),
+});
+export const storeNamespaces = z.object({
+  prefix: labels.nullish(),
+  suffix: labels.nullish(),
+  max_depth: z.int().min(1).nullish(),
+  limit: count(100),
+  offset,
+});
+
 const part = z.boolean().default(false);
 export const truncateBody = z.object({ runs: part, threads: part, assistants: part, checkpointer: part, store: part });

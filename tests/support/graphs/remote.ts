@@ -1,6 +1,6 @@
 /**
  * A graph for clients that speak to the server from outside. What it does depends on the last human text: `slow N` streams N
- * words, 50 ms apart; `ask` asks a person and answers with what it is told; `fail` throws; anything else streams five words.
+ * words, 50 ms apart; `ask` asks a person and answers with what it is told; `fail` throws; `recall` reads the store; anything else streams five words.
  */
 
 import type { CallbackManagerForLLMRun } from '@langchain/core/callbacks/manager';
@@ -44,7 +44,11 @@ export const graph = new StateGraph(State)
     if (text === 'fail') throw new Refusal('I will not');
     return { said: text === 'ask' ? String(interrupt({ question: 'go on?' })) : null };
   })
-  .addNode('speak', async ({ said, messages }) => {
+  .addNode('speak', async ({ said, messages }, config) => {
+    if (messages.at(-1)?.content === 'recall') {
+      const item = await config.store?.get(['remote'], 'greeting');
+      return { messages: [new AIMessage(String(item?.value.text))] };
+    }
     if (said !== null) return { messages: [new AIMessage(`answer: ${said}`)] };
     const chunks = await new Words({}).stream(messages.slice(-1));
     let whole: AIMessageChunk | null = null;
