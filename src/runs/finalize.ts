@@ -15,7 +15,7 @@ import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { CommitUnknown, inOneStatement, inTransaction } from '#src/postgres/transaction.ts';
 import { type Settlement, settleParts, settleTurn, settleValues } from '#src/threads/settle.ts';
 import { type Outcome, sealOf } from './outcome.ts';
-import { findRun, type RunRow, runColumns, toRun } from './queries.ts';
+import { findEndedRun, type RunRow, runColumns, toRun } from './queries.ts';
 import { rollBack } from './rollback.ts';
 import { isTerminal, type Run } from './run.ts';
 import type { RunEnd } from './run-end.ts';
@@ -114,7 +114,7 @@ async function tryToStore(pool: Pool, runId: string, by: Finalizer, outcome: Out
     return await storeOnce(pool, runId, by, outcome);
   } catch (error) {
     if (!(error instanceof CommitUnknown)) throw error;
-    const run = await findRun(pool, runId);
+    const run = await findEndedRun(pool, runId);
     const ours = run !== null && isTerminal(run.status) && run.epoch === endOf(by).epoch;
     if (ours) return { applied: true, run };
     // Not committed after all: the guard still decides, so trying once more is safe.
@@ -175,7 +175,7 @@ async function store(tx: Tx, runId: string, by: Finalizer, outcome: Outcome): Pr
     values: [runId, by.epoch, by.owner ? 'running' : by.status],
   });
   const [row] = rows;
-  if (row === undefined) return { applied: false, survivor: await findRun(tx, runId) };
+  if (row === undefined) return { applied: false, survivor: await findEndedRun(tx, runId) };
   const final = row.cancel_requested_at === null ? outcome : cancelled(outcome);
   const ended = await tx.query<RunRow>({ name: 'end_store', text: END, values: endValues(runId, by, final) });
   const [endedRow] = ended.rows;

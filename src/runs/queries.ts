@@ -133,6 +133,14 @@ export async function findRun(db: Queryable, runId: string): Promise<Run | null>
   return rows[0] === undefined ? null : toRun(rows[0]);
 }
 
+const BY_ID_EVEN_HIDDEN = `select * from runs where id = $1::uuid`;
+
+/** The same for whoever ends the run: also when it was rolled back, and nobody else finds it any more. */
+export async function findEndedRun(db: Queryable, runId: string): Promise<Run | null> {
+  const { rows } = await db.query<RunRow>(BY_ID_EVEN_HIDDEN, [runId]);
+  return rows[0] === undefined ? null : toRun(rows[0]);
+}
+
 const OF_OWNER = `select * from runs where id = $1::uuid and owner = $2 and kind <> 'edit' and not hidden`;
 
 /** @throws RUN_NOT_FOUND, also for another owner's run */

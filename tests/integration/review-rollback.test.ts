@@ -228,6 +228,16 @@ test('who followed a run before it was rolled back is told its end from the row'
   expect((await findEnds(pool, [run.id])).get(run.id)?.status).toBe('cancelled');
 });
 
+test('a rollback whose COMMIT arrived and whose answer did not is known as ours, and sealed', async () => {
+  const { thread_id } = await start();
+  const run = await claimOn(thread_id);
+  await stop(run, 'rollback');
+  await end(run);
+  await ends.log.remove(run.id);
+  expect((await end(run)).applied).toBe(true);
+  expect(await ends.log.last(run.id)).not.toBeNull();
+});
+
 test('a copy of a thread is of one moment, though a run goes on writing', async () => {
   const { thread_id } = await start();
   const run = await claimOn(thread_id);
