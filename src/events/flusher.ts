@@ -10,7 +10,7 @@ import {
 } from './flusher-state.ts';
 import { type AppendBatch, type AppendResult, LogUnavailable } from './log.ts';
 import { back, goAway, serveDetached } from './outage.ts';
-import { acknowledge, isEmpty, nothingWaits, stopQueue, take, takeBack } from './run-queue.ts';
+import { acknowledge, isEmpty, nothingWaits, show, stopQueue, take, takeBack } from './run-queue.ts';
 
 export interface Flusher {
   readonly shared: { bytes: number };
@@ -86,6 +86,10 @@ export function createFlusher(deps: FlusherDeps): Flusher {
       release(state, run);
       forgetIfDone(state, run);
       if (!state.runs.has(run)) return;
+      // The end is told to the viewers of this process without waiting for the log; so is what comes before it.
+      run.queue.detached = true;
+      const news = show(run.queue);
+      if (news.length > 0) state.deliver(run.queue.runId, news);
       state.dirty.add(run);
       state.urgent = true;
       if (state.flight === null) schedule(state);

@@ -32,7 +32,7 @@ export interface RunWriter {
   close(): void;
   /**
    * In place of `close`, when the run's end is to be stored: no write after it, but what the log has not got yet is kept,
-   * within the bounds of an outage, and sent. Until then the log has no place for the end: `LogWriter.unsent`.
+   * within the bounds of an outage, shown to the viewers of this process, and sent. Until then the log has no place for the end: `LogWriter.unsent`.
    */
   leave(): void;
 }

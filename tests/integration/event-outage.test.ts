@@ -276,6 +276,31 @@ test('a run that is left while Redis is away: what the ring holds is sent when i
   expect(entries.map(({ cursor }) => cursor)).toEqual(Array.from({ length: given }, (_, n) => n));
 });
 
+test('a run that is left while Redis is slow: the viewers of its process are shown all that comes before the end', async () => {
+  const server = await redisServer();
+  // Nothing is taken for an outage.
+  const one = await node(server.url, { detachAfterMs: 60_000, appendDeadlineMs: 60_000 });
+  const runId = randomUUID();
+  const run = one.writer.open(runId, 1, noFence);
+  const local = await read(one, runId);
+  const m = writeHead(run);
+  await run.flush(2_000);
+  await atEnd(local, run);
+  await server.signal('SIGSTOP');
+  writeText(run, m, 'in flight');
+  await turn();
+  writeText(run, m, ' and behind it');
+  await run.flush(100);
+  expect(textOf(local.entries)).toBe('');
+  run.leave();
+  await atEnd(local, run);
+  expect(textOf(local.entries)).toBe('in flight and behind it');
+  expect(one.writer.unsent(runId)).toBe(true);
+  await server.signal('SIGCONT');
+  await until(() => !one.writer.unsent(runId), { message: 'all to be sent' });
+  expect(local.entries).toHaveLength(run.given);
+});
+
 test('the answer to an append is lost: it is repeated, and nobody sees anything twice', async () => {
   const server = await redisServer();
   const proxy = await startTcpProxy({ port: server.port });

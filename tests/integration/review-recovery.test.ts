@@ -14,6 +14,7 @@ import type { AdmitDeps } from '#src/runs/admission.ts';
 import { admitMessage } from '#src/runs/admit.ts';
 import { claim } from '#src/runs/claim.ts';
 import { type CoordinatorDeps, createCoordinator } from '#src/runs/coordinator.ts';
+import { editsOf } from '#src/runs/put-back.ts';
 import { findRun } from '#src/runs/queries.ts';
 import { createRecovery, type Recovery } from '#src/runs/recover.ts';
 import { admitRerun } from '#src/runs/rerun.ts';
@@ -139,6 +140,9 @@ test('an edit whose owner is dead is failed and lets go of its thread; that of a
     await admitMessage(admit, { owner: 'anna', thread_id: row.thread_id, content: 'hello' });
   }
   expect((await rowOf(healthy.runId)).status).toBe('running');
+  // Nor is it found when its owner came back after it had been judged.
+  const { rows } = await pool.query('select worker_id from runs where id = $1::uuid', [healthy.runId]);
+  expect(await editsOf(pool, rows[0].worker_id)).toEqual([]);
 });
 
 test('a worker its peers take for dead claims nothing', async () => {
