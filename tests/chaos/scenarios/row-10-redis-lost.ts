@@ -2,12 +2,19 @@
  * Redis is killed and comes back empty, flushed, or stopped for 10 s, while runs are in mid answer on two workers and read on
  * both; in one variant the owner dies while it is cut off from Redis. Every run ends; every reader has all, or was told.
  */
+import type { Reader } from '../readers.ts';
 import type { Scenario } from '../scenario.ts';
 import type { ChaosServer } from '../stage.ts';
 import type { Asked, World } from '../world.ts';
 
-type Variant = 'killed, restarted empty' | 'flushed' | 'stopped 10 s' | 'stopped, and the owner dies';
-const VARIANTS: Variant[] = ['killed, restarted empty', 'flushed', 'stopped 10 s', 'stopped, and the owner dies'];
+const VARIANTS = [
+  'killed, restarted empty',
+  'flushed',
+  'stopped 10 s',
+  'stopped, and the owner dies',
+  'stopped before a run begins, and its owner dies',
+] as const;
+type Variant = (typeof VARIANTS)[number];
 const STOP_MS = 10_000;
 
 export const scenario: Scenario = {
@@ -29,7 +36,12 @@ export const scenario: Scenario = {
     const readers = runs.flatMap((run) => [world.read(run, { on: survivor }), world.read(run, { on: other })]);
     await Promise.all(readers.map((reader) => reader.hasChunks(world.rng.int(1, 8))));
     if (world.rng.chance(0.5)) readers[world.rng.int(0, readers.length - 1)]?.cut();
-    await fault(world, variant, other);
+    await fault(world, variant, other, (run) => {
+      runs.push(run);
+      const reader = world.read(run, { on: other });
+      readers.push(reader);
+      return reader;
+    });
     // Redis or not, a question is taken at once.
     const later = await world.ask({ tokens: 5 });
     readers.push(world.read(later));
@@ -41,7 +53,12 @@ export const scenario: Scenario = {
   },
 };
 
-async function fault(world: World, variant: Variant, other: ChaosServer): Promise<void> {
+async function fault(
+  world: World,
+  variant: Variant,
+  other: ChaosServer,
+  follow: (run: Asked) => Reader,
+): Promise<void> {
   const { redis } = world.stage;
   if (redis === null) throw new Error('the scenario needs a Redis of its own');
   if (variant === 'flushed') {
@@ -59,6 +76,11 @@ async function fault(world: World, variant: Variant, other: ChaosServer): Promis
   await redis.signal('SIGSTOP');
   if (variant === 'stopped 10 s') {
     await pause(STOP_MS);
+  } else if (variant === 'stopped before a run begins, and its owner dies') {
+    // What its reader has is nowhere but in the memory of the owner.
+    const reader = follow(await world.askAndClaim(other, { tokens: 200, delayMs: 30 }));
+    await reader.hasChunks(world.rng.int(3, 20));
+    other.kill('SIGKILL');
   } else {
     // Long enough that its own viewers are ahead of the log.
     await pause(world.rng.int(1_000, 3_000));
