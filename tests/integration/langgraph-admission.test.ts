@@ -403,6 +403,15 @@ describe('an edit', () => {
     expect(await rowsOf('checkpoints', run)).toBe(1);
   });
 
+  test('gives its connection back when the graph never answers', async () => {
+    const run = await ran();
+    const hanging = edit(pool, place(run), () => new Promise(() => undefined));
+    expect((await refusal(hanging)).code).toBe('UNAVAILABLE');
+    expect(pool.idleCount).toBe(pool.totalCount);
+    // The thread is free again.
+    await edit(pool, place(run), async () => undefined);
+  });
+
   test('keeps a run of the thread waiting until it has ended', async () => {
     const run = await ran();
     const order: string[] = [];
