@@ -143,7 +143,7 @@ async function build(
           ...assistants,
           describer: createGraphDescriber({ pool: checkpointPool, graphs }),
         }),
-        states: createStateService({ pool, checkpointPool, graphs }),
+        states: createStateService({ pool, checkpointPool, graphs, logger }),
         store: createStoreService({ pool }),
         version,
         truncate: config.testMode ? (what) => truncate(pool, what) : null,

@@ -1,6 +1,8 @@
 /** Checkpoints of a lineage as rows, past the saver: what a transaction of ours looks at, removes and copies as a whole. */
+import type { JsonObject } from '#src/events/event.ts';
 import type { Queryable, Tx } from '#src/postgres/pool.ts';
 import { FORGET_ANSWERS_OF } from './checkpoint-sql.ts';
+import { storableJson } from './json.ts';
 
 const HAS = `select 1 from checkpoints where thread_id = $1 and checkpoint_ns = $2 and checkpoint_id = $3`;
 
@@ -91,4 +93,15 @@ export async function copyCheckpoints(tx: Tx, fromLineage: string, toLineage: st
 /** Removes the answers to interrupts that a run brought, in the transaction that ends it without the graph having taken them. */
 export async function forgetAnswersOf(tx: Tx, lineageId: string, runId: string): Promise<void> {
   await tx.query(FORGET_ANSWERS_OF, [lineageId, runId]);
+}
+
+const ADD_METADATA = `
+  update checkpoints c set metadata = c.metadata || $2::jsonb
+  from lineages l
+  where l.id = $1::text::uuid and c.thread_id = $1::text and c.checkpoint_ns = '' and c.checkpoint_id = l.tip_checkpoint_id`;
+
+/** Adds to the metadata of the lineage's tip; false when it has none. */
+export async function addMetadata(tx: Tx, lineageId: string, metadata: JsonObject): Promise<boolean> {
+  const { rowCount } = await tx.query(ADD_METADATA, [lineageId, storableJson(metadata)]);
+  return rowCount === 1;
 }

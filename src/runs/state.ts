@@ -1,8 +1,9 @@
 /** A thread's state: read from its checkpoints, and written by edits. The second door of this room for dialects. */
 import { randomUUID } from 'node:crypto';
+import type { Logger } from 'pino';
 import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
-import { copyCheckpoints, hasCheckpoint } from '#src/graphs/checkpoint-rows.ts';
+import { addMetadata, copyCheckpoints, hasCheckpoint } from '#src/graphs/checkpoint-rows.ts';
 import { openReader } from '#src/graphs/checkpoints.ts';
 import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
 import { type CheckpointName, checkpointName, EMPTY_STATE, type StateJson, stateJson } from '#src/graphs/snapshot.ts';
@@ -14,6 +15,7 @@ import { edit } from './edit.ts';
 import type { CheckpointRef, StateUpdate } from './run.ts';
 import { type StatePlace, statePlace } from './state-place.ts';
 import { stateUpdate, supersteps } from './state-update.ts';
+import { pruneThread } from './sweep-checkpoints.ts';
 
 export type { CheckpointName, StateJson, TaskState } from '#src/graphs/snapshot.ts';
 
@@ -50,11 +52,26 @@ export interface StateService {
   ): Promise<CheckpointName>;
   /** Writes one checkpoint per superstep. @throws as `update` */
   updateMany(owner: string, threadId: string, supersteps: StateUpdate[][]): Promise<void>;
+  /**
+   * Adds to the metadata of the tip's checkpoint; what has the same name is replaced.
+   * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS, INVALID_REQUEST when there is no checkpoint yet
+   */
+  patch(owner: string, threadId: string, metadata: JsonObject): Promise<void>;
+  /**
+   * Removes the checkpoints before the latest, but those it is built from and those the latest turn and run began at.
+   * A thread with a live run or an open question is left as it is. Returns how many were removed. @throws THREAD_NOT_FOUND
+   */
+  keepLatest(owner: string, threadId: string): Promise<number>;
   /** A new thread with the same metadata and a copy of every checkpoint; returns its id. @throws THREAD_NOT_FOUND */
   copy(owner: string, threadId: string): Promise<string>;
 }
 
-export function createStateService(deps: { pool: Pool; checkpointPool: Pool; graphs: GraphRegistry }): StateService {
+export function createStateService(deps: {
+  pool: Pool;
+  checkpointPool: Pool;
+  graphs: GraphRegistry;
+  logger: Logger;
+}): StateService {
   const { pool, checkpointPool, graphs } = deps;
   const reader = openReader(checkpointPool);
 
@@ -109,6 +126,18 @@ export function createStateService(deps: { pool: Pool; checkpointPool: Pool; gra
     async updateMany(owner, threadId, steps) {
       const place = await statePlace(pool, owner, threadId);
       await editPlace(place, (graph) => supersteps(graph, configOf(place, {}), steps));
+    },
+    async patch(owner, threadId, metadata) {
+      const { graphId, ...place } = await statePlace(pool, owner, threadId);
+      const patched = await edit(pool, { ...place, graphId: graphId ?? '', metadata: {} }, (_saver, tx) =>
+        addMetadata(tx, place.lineageId, metadata),
+      );
+      if (patched) return;
+      throw new RunledgerError('INVALID_REQUEST', `Thread ${threadId} has no checkpoint.`, { path: 'thread_id' });
+    },
+    async keepLatest(owner, threadId) {
+      await statePlace(pool, owner, threadId);
+      return pruneThread({ pool, graphs, keep: 1, logger: deps.logger }, threadId);
     },
     copy: (owner, threadId) => copyThread(pool, owner, threadId),
   };

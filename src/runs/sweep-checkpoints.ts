@@ -86,6 +86,16 @@ export function createPruner(deps: PrunerDeps): Pruner {
   };
 }
 
+const OF_THREAD = `select id, thread_id from lineages where thread_id = $1::uuid`;
+
+/** Removes old checkpoints of one thread now. A thread that is not quiet is left as it is. Returns how many were removed. */
+export async function pruneThread(deps: PrunerDeps, threadId: string): Promise<number> {
+  const { rows } = await deps.pool.query<Lineage>(OF_THREAD, [threadId]);
+  let removed = 0;
+  for (const lineage of rows) removed += await pruneLineage(deps, lineage);
+  return removed;
+}
+
 async function pruneLineage(deps: PrunerDeps, lineage: Lineage): Promise<number> {
   const plain = await pruneWith(deps, lineage, null);
   if (plain.extra < plain.worth) return plain.removed;

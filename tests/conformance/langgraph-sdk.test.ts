@@ -215,6 +215,23 @@ describe('state', () => {
     expect(history[0]?.checkpoint.checkpoint_id).not.toBe(checkpoint.checkpoint_id);
   });
 
+  test('can be marked, and pruned to the latest', async () => {
+    const threadId = await newThread();
+    for (const text of ['one', 'two', 'three']) await client.runs.wait(threadId, 'remote', { input: human(text) });
+    await other.threads.patchState(threadId, { marked: true });
+    const before = await client.threads.getHistory(threadId, { limit: 100 });
+    expect(before[0]?.metadata).toMatchObject({ marked: true });
+    expect(await other.threads.prune([threadId, randomUUID()], { strategy: 'keep_latest' })).toEqual({
+      pruned_count: 1,
+    });
+    const after = await client.threads.getHistory(threadId, { limit: 100 });
+    expect(after.length).toBeLessThan(before.length / 2);
+    expect(after[0]).toEqual(before[0]);
+    expect(texts(await client.runs.wait(threadId, 'remote', { input: human('four') }))).toContain('one');
+    expect(await client.threads.prune([threadId])).toEqual({ pruned_count: 1 });
+    await expect(client.threads.get(threadId)).rejects.toThrow(/404/);
+  });
+
   test('is copied whole', async () => {
     const threadId = await newThread();
     await client.runs.wait(threadId, 'remote', { input: human('hi') });

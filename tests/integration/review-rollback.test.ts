@@ -242,7 +242,7 @@ test('a copy of a thread is of one moment, though a run goes on writing', async 
   const { thread_id } = await start();
   const run = await claimOn(thread_id);
   const first = await put(run, null, 'n');
-  const states = createStateService({ pool, checkpointPool: pool, graphs: deps.graphs });
+  const states = createStateService({ pool, checkpointPool: pool, graphs: deps.graphs, logger: silent });
   const holder = await pool.connect();
   try {
     // A copy can read and not insert; the run's own put needs only the other tables.
@@ -313,7 +313,7 @@ describe('an edit', () => {
     const run = await ran();
     const tip = await tipOf(run);
     const graphs = { ...deps.graphs, instantiate: async () => ({}) } as unknown as GraphRegistry;
-    const states = createStateService({ pool, checkpointPool: pool, graphs });
+    const states = createStateService({ pool, checkpointPool: pool, graphs, logger: silent });
     const at = { checkpoint_id: randomUUID() };
     expect(await refusal(states.update('anna', run.thread_id, { values: {} }, at))).toMatchObject({
       code: 'INVALID_REQUEST',

@@ -3,7 +3,7 @@ import { RunledgerError } from '#src/errors.ts';
 import type { CheckpointRef } from '#src/runs/run.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, param, parsed, threadParam } from './route.ts';
 import { selected, stateOf } from './views.ts';
-import { historyBody, historyQuery, stateAt, stateQuery, stateWrite } from './wire.ts';
+import { historyBody, historyQuery, stateAt, statePatch, stateQuery, stateWrite } from './wire.ts';
 
 export function addStateRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addRead(app, deps);
@@ -50,6 +50,13 @@ function addWrite(app: LangGraphApp, { states }: LangGraphDeps): void {
       of: BUSY,
     });
     return { checkpoint: written, configurable: written };
+  });
+
+  app.patch('/threads/:thread_id/state', async (request, reply) => {
+    const threadId = threadParam(request);
+    const { metadata } = parsed(statePatch, request.body);
+    await answering(() => states.patch(request.principal.owner, threadId, metadata), { threadId, of: BUSY });
+    return reply.code(204).send();
   });
 }
 

@@ -2,13 +2,14 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { FastifyRequest } from 'fastify';
 import type { z } from 'zod';
+import { RunledgerError } from '#src/errors.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import { watchClient } from '#src/http/client.ts';
 import type { ListedThread, THREAD_ORDERS } from '#src/threads/service.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
 import { paginate } from './routes-assistants.ts';
 import { selected, threadOf } from './views.ts';
-import { threadCreate, threadFilter, threadSearch, threadUpdate } from './wire.ts';
+import { threadCreate, threadFilter, threadPrune, threadSearch, threadUpdate } from './wire.ts';
 
 export function addThreadRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addCreate(app, deps);
@@ -25,9 +26,16 @@ export async function withState({ states, logger }: LangGraphDeps, owner: string
   try {
     return threadOf(thread, await states.read(owner, thread.id));
   } catch (error) {
+    if (!isWithoutGraph(error)) throw error;
     logger.warn({ err: error, thread_id: thread.id }, 'state of a thread not readable; it is shown without');
     return threadOf(thread, null);
   }
+}
+
+/** Its graph is configured no more, or cannot be made. */
+function isWithoutGraph(error: unknown): boolean {
+  if (error instanceof RunledgerError) return error.code === 'GRAPH_NOT_FOUND';
+  return error instanceof Error && error.name === 'GraphLoadError';
 }
 
 function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
@@ -167,6 +175,23 @@ function addDeleteAndCopy(app: LangGraphApp, deps: LangGraphDeps): void {
     const signal = AbortSignal.any([client.signal, closing]);
     await answering(() => runs.deleteThread(request.principal.owner, threadId, { force: true, signal }), { threadId });
     return reply.code(204).send();
+  });
+
+  app.post('/threads/prune', async (request) => {
+    const { owner } = request.principal;
+    const { thread_ids, strategy } = parsed(threadPrune, request.body);
+    const { threads: found } = await threads.search(owner, {
+      ids: thread_ids,
+      limit: thread_ids.length,
+      offset: 0,
+      sort_by: 'created_at',
+      sort_order: 'asc',
+    });
+    for (const { id } of found) {
+      if (strategy === 'delete') await runs.deleteThread(owner, id, { force: true, signal: closing });
+      else await states.keepLatest(owner, id);
+    }
+    return { pruned_count: found.length };
   });
 
   app.post('/threads/:thread_id/copy', async (request) => {

@@ -111,6 +111,11 @@ export const threadSearch = threadFilter.extend({
   select: z.array(z.string()).nullish(),
 });
 
+export const threadPrune = z.object({
+  thread_ids: z.array(uuid).max(1000),
+  strategy: z.enum(['delete', 'keep_latest']).default('delete'),
+});
+
 export const threadUpdate = z.object({ metadata: jsonObject.nullish() });
 
 const selection = many(z.string()).optional();
@@ -123,6 +128,7 @@ export const stateWrite = z.object({
   checkpoint_id: z.string().nullish(),
   checkpoint: checkpoint.nullish(),
 });
+export const statePatch = z.object({ metadata: jsonObject });
 export const historyQuery = z.object({ limit: count(10), before: z.string().optional(), select: selection });
 export const historyBody = z.object({
   limit: count(10),
