@@ -37,12 +37,14 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
   const endings = createEndings();
   const ended = new Map<string, number>();
   const drain = createOutboxDrain(deps);
+  const unsealed = new Set<string>();
   const finalizeDeps: FinalizeDeps = {
     pool,
     log,
     hub,
     streamTtlMs: config.events.streamTtlMs,
     unsent: deps.writer.unsent,
+    unsealed,
     logger,
     onEnded(run) {
       endings.ended(run.id);
@@ -94,7 +96,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
       await parts?.sweeps.stop();
       await parts?.recovery.stop();
       await parts?.coordinator.drain(config.runs.drainTimeoutMs);
-      await parts?.worker.stop();
+      await parts?.worker.stop({ toBeBuried: unsealed.size > 0 });
       await parts?.watchdog.stop();
       await drain?.stop();
       await notifier.close();

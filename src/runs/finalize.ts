@@ -29,6 +29,8 @@ export interface FinalizeDeps {
   streamTtlMs: number;
   /** Whether events of the run still wait to be sent here; the seal comes after them. */
   unsent: (runId: string) => boolean;
+  /** Ends whose seal the log has not taken yet, kept here; a worker that goes meanwhile leaves them to its peers. */
+  unsealed?: Set<string>;
   logger: Logger;
   /** Called after the commit, before the seal: wakes local waiters and the coordinator. */
   onEnded: (run: Run) => void;
@@ -237,6 +239,7 @@ async function seal(deps: FinalizeDeps, run: Run, held: RunEvent[]): Promise<voi
     deps.logger.warn({ runId: run.id, err: error }, 'seal not appended, trying again');
     // The end is committed: the viewers of this process need not wait for the log to come back.
     deps.hub.deliver(run.id, entries);
+    deps.unsealed?.add(run.id);
     retrySeal(deps, request, 0);
   }
 }
@@ -257,14 +260,18 @@ function endEntries(logEnd: Cursor, run: RunEnd, held: RunEvent[]): LogEntry[] {
 function retrySeal(deps: FinalizeDeps, request: Parameters<typeof appendEnd>[0], attempt: number, waitedMs = 0): void {
   const delayMs = SEAL_RETRY_MS[attempt] ?? LAST_SEAL_RETRY_MS;
   if (waitedMs > deps.streamTtlMs) {
+    deps.unsealed?.delete(request.runId);
     deps.logger.error({ runId: request.runId }, 'seal given up; readers end from the row');
     return;
   }
   setTimeout(() => {
-    appendAfterAll(deps, request).catch((error: unknown) => {
-      deps.logger.warn({ runId: request.runId, err: error }, 'seal not appended, trying again');
-      retrySeal(deps, request, attempt + 1, waitedMs + delayMs);
-    });
+    appendAfterAll(deps, request).then(
+      () => deps.unsealed?.delete(request.runId),
+      (error: unknown) => {
+        deps.logger.warn({ runId: request.runId, err: error }, 'seal not appended, trying again');
+        retrySeal(deps, request, attempt + 1, waitedMs + delayMs);
+      },
+    );
   }, delayMs).unref();
 }
 

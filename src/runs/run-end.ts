@@ -22,12 +22,13 @@ export async function findEnds(db: Queryable, runIds: string[]): Promise<Map<str
   return new Map(rows.map((row) => [row.id, toRunEnd(row)]));
 }
 
-// A worker that dies does so seconds, not minutes, after its last commit was judged.
+// Seen from the worker's last sign of life: while the log is away its row stays, however long that takes.
 const ENDED_BY = `
   select ${COLUMNS} from runs
-  where worker_id = $1::uuid and ended_at > clock_timestamp() - interval '5 minutes' and kind <> 'edit'`;
+  where worker_id = $1::uuid and kind <> 'edit'
+    and ended_at > coalesce((select w.renewed_at from workers w where w.id = $1::uuid), clock_timestamp()) - interval '5 minutes'`;
 
-/** Runs that this worker had in hand and that ended a short time ago. */
+/** Runs that this worker had in hand and that ended a short time before it was last heard of. */
 export async function endedBy(db: Queryable, workerId: string): Promise<RunEnd[]> {
   const { rows } = await db.query<EndRow>(ENDED_BY, [workerId]);
   return rows.map(toRunEnd);

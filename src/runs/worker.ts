@@ -39,8 +39,11 @@ export interface Worker {
   present(): boolean;
   /** How long the lease has held without a lapse, in ms by this process' monotonic clock. */
   leaseAgeMs(): number;
-  /** Ends the presence: removes the row, gives the lock back. */
-  stop(): Promise<void>;
+  /**
+   * Ends the presence: gives the lock back, removes the row. `toBeBuried`: the row stays, so that peers do for this worker
+   * what they do for a dead one.
+   */
+  stop(options?: { toBeBuried: boolean }): Promise<void>;
 }
 
 export interface WorkerDeps {
@@ -228,13 +231,13 @@ export function createWorker(deps: WorkerDeps): Worker {
     },
     present: () => !stopped && client !== null && performance.now() - renewedAtMs < LOCK_GRACE_MS,
     leaseAgeMs: () => performance.now() - heldSinceMs,
-    async stop() {
+    async stop({ toBeBuried } = { toBeBuried: false }) {
       stopped = true;
       clearTimeout(timer);
       await busy;
       if (client === null) return;
       try {
-        await client.query('delete from workers where id = $1::uuid', [id]);
+        if (!toBeBuried) await client.query('delete from workers where id = $1::uuid', [id]);
         await client.end();
       } catch (error) {
         // Its row runs out by itself; the runs were handed back before.

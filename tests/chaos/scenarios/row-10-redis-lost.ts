@@ -13,6 +13,7 @@ const VARIANTS = [
   'stopped 10 s',
   'stopped, and the owner dies',
   'stopped before a run begins, and its owner dies',
+  'stopped, and the owner leaves with ends that are not sealed',
 ] as const;
 type Variant = (typeof VARIANTS)[number];
 const STOP_MS = 10_000;
@@ -81,6 +82,11 @@ async function fault(
     const reader = follow(await world.askAndClaim(other, { tokens: 200, delayMs: 30 }));
     await reader.hasChunks(world.rng.int(3, 20));
     other.kill('SIGKILL');
+  } else if (variant === 'stopped, and the owner leaves with ends that are not sealed') {
+    const reader = follow(await world.askAndClaim(other, { tokens: 10 }));
+    await world.ended(reader.reading.runId);
+    other.kill('SIGTERM');
+    await other.exit;
   } else {
     // Long enough that its own viewers are ahead of the log.
     await pause(world.rng.int(1_000, 3_000));
