@@ -90,6 +90,8 @@ const CONFIG = {
 
 /** Judges count a death only after this; a little more than the server's own 10 s. */
 const SETTLE_MS = 10_500;
+/** Several servers may start at once on a busy machine. */
+const READY_MS = 90_000;
 
 export async function createStage(options: StageOptions = {}): Promise<Stage> {
   const undo: (() => Promise<unknown>)[] = [];
@@ -144,7 +146,12 @@ async function build(
       ...(more.faults === undefined ? {} : { CHAOS_FAULTS: JSON.stringify(more.faults) }),
       ...more.env,
     };
-    const server = chaosServer(await startServer({ env, config }), name, control, databaseUrl);
+    const server = chaosServer(
+      await startServer({ env, config, readyTimeoutMs: READY_MS }),
+      name,
+      control,
+      databaseUrl,
+    );
     servers.add(server);
     void server.exit.then(() => servers.delete(server));
     return server;
