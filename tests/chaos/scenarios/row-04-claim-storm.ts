@@ -16,7 +16,7 @@ export const scenario: Scenario = {
   row: 4,
   name: 'claim storm: 1,000 runs, two workers',
   asserts: 'each run is claimed once, by one of the two; of 20 messages at once on one thread one is admitted',
-  weightS: 60,
+  weightS: 40,
   async run(world) {
     const workers = [await world.server({ name: 'left' }), await world.server({ name: 'right' })];
     for (const worker of workers) await worker.arm([{ point: 'claim', action: 'hold', every: true }]);

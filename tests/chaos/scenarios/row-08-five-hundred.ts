@@ -18,7 +18,7 @@ export const scenario: Scenario = {
   name: '500 runs at once on one worker with a pool of ten',
   asserts: 'all end, none changes hands, no renewal is late; the heap afterwards is what it was after a first hundred',
   stage: { config: { runs: { concurrency: 500 }, postgres: { pool: 10, checkpoint_pool: 10 } } },
-  weightS: 90,
+  weightS: 60,
   async run(world) {
     const server = await world.server({ name: 'one' });
     await flood(world, server, Math.min(100, RUNS / 2));

@@ -26,7 +26,8 @@ export const scenario: Scenario = {
   name: 'deadlocks, serialization failures, held locks',
   asserts: 'every effect happens once: runs end succeeded, webhooks are told; no request gets a 500',
   stage: { config: { postgres: { lock_timeout: '1s' } } },
-  weightS: 50,
+  together: true,
+  weightS: 30,
   async run(world) {
     const servers = [await world.server({ name: 'left' }), await world.server({ name: 'right' })];
     const drop = await refuseAtRandom(world);
@@ -53,18 +54,18 @@ function ask(world: World, count: number): Promise<Asked> {
   return world.ask({ tokens: 30, delayMs: 20, tools: count % 3, webhook: world.owner });
 }
 
-/** Two places per seed, each with one of the two reasons. Returns what takes the trouble away again. */
+/** Three places per seed, each with one of the two reasons. Returns what takes the trouble away again. */
 async function refuseAtRandom(world: World): Promise<() => Promise<void>> {
   const places = world.rng.shuffle(PLACES).slice(0, 3);
   const name = `chaos_refuse_${world.seed}`;
-  await world.rows(`create sequence if not exists chaos.refusals`);
+  await world.rows(`create sequence if not exists chaos.${name}`);
   for (const [index, [what, table, rarity]] of places.entries()) {
     const state = world.rng.pick(STATES);
     // A sequence is not rolled back with what is refused.
     await world.rows(`
       create or replace function chaos.${name}_${index}() returns trigger language plpgsql as $$
       begin
-        if nextval('chaos.refusals') % ${rarity} = ${world.rng.int(0, rarity - 1)} then
+        if nextval('chaos.${name}') % ${rarity} = ${world.rng.int(0, rarity - 1)} then
           raise exception 'refused by the chaos suite' using errcode = '${state}';
         end if;
         return new;

@@ -17,7 +17,7 @@ export const scenario: Scenario = {
   name: 'reconnect storm; ids that are old, future, garbage, of another run',
   asserts:
     'each reader has the run once and whole; a future id gets resync, garbage is 400, another run’s id skips nothing in silence',
-  weightS: 30,
+  weightS: 36,
   async run(world) {
     const servers = [await world.server({ name: 'left' }), await world.server({ name: 'right' })];
     const run = await world.ask({ tokens: 120, delayMs: 40, tools: 1 });

@@ -20,7 +20,8 @@ export const scenario: Scenario = {
   name: 'log trimmed below the cursor, expired, gone',
   asserts:
     'the gap is said before any data; an expired log is 410 with the run’s status, and the thread has the answer',
-  weightS: 30,
+  together: true,
+  weightS: 25,
   async run(world) {
     world.allowResync();
     const redis = new Redis(world.stage.redisUrl, { protocol: 2 });

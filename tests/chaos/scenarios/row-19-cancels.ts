@@ -17,7 +17,7 @@ export const scenario: Scenario = {
   asserts:
     'every cancel is 200; one end, the same in ledger, log and thread; stopped also without Redis; the next turn works',
   stage: { redis: 'own' },
-  weightS: 40,
+  weightS: 45,
   async run(world) {
     const servers = [await world.server({ name: 'left' }), await world.server({ name: 'right' })];
     for (let race = 0; race < RACES; race += 1) await raceOnce(world, servers);
