@@ -9,7 +9,7 @@ export interface CorsOptions {
   credentials: boolean;
 }
 
-const METHODS = ['GET', 'HEAD', 'POST', 'PATCH', 'DELETE'];
+const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE'];
 const ALLOWED_HEADERS = [
   'Authorization',
   'Content-Type',
@@ -17,8 +17,19 @@ const ALLOWED_HEADERS = [
   'Idempotency-Key',
   'X-Dev-User',
   'X-Request-Id',
+  // what LangGraph's clients send
+  'X-Api-Key',
+  'X-Auth-Scheme',
+  'Prefer',
 ];
-const EXPOSED_HEADERS = ['Content-Location', 'Location', 'X-Request-Id', 'Retry-After'];
+const EXPOSED_HEADERS = [
+  'Content-Location',
+  'Location',
+  'X-Request-Id',
+  'Retry-After',
+  'X-Pagination-Total',
+  'X-Pagination-Next',
+];
 const PREFLIGHT_MAX_AGE_SECONDS = 600;
 
 /**

@@ -116,6 +116,29 @@ describe('a stream', () => {
   });
 });
 
+test('a run whose events are no longer kept is told from the ledger', async () => {
+  const graphs = { remote: `${GRAPH}:graph` };
+  const forgetful = await startCluster({ server: { config: { graphs, events: { stream_ttl: '1s' } } } });
+  try {
+    const local = new Client({ apiUrl: forgetful.servers[0]?.url ?? '', callerOptions: { maxRetries: 0 } });
+    const { thread_id } = await local.threads.create();
+    const run = await local.runs.create(thread_id, 'remote', { input: human('hi'), streamMode: ['values', 'updates'] });
+    await local.runs.join(thread_id, run.run_id);
+    const told = await until(
+      async () => {
+        const parts = await all(local.runs.joinStream(thread_id, run.run_id));
+        // A log that goes away under its reader is told as a hole; the next reader finds it gone.
+        return parts.some(({ event }) => event === 'updates' || event === 'resync_required') ? null : parts;
+      },
+      { message: 'the log to expire', timeoutMs: 30_000 },
+    );
+    expect(told.map(({ event }) => event)).toEqual(['metadata', 'values']);
+    expect(texts(told[1]?.data)).toEqual(['hi', 'w0 w1 w2 w3 w4 ']);
+  } finally {
+    await forgetful.stop();
+  }
+});
+
 describe('a question to a person', () => {
   test('is told by the stream, the thread and its state; the answer goes on from there', async () => {
     const threadId = await newThread();

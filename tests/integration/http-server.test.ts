@@ -293,7 +293,8 @@ describe('CORS', () => {
     const expected = {
       'access-control-allow-origin': 'https://two.example',
       'access-control-allow-credentials': 'true',
-      'access-control-expose-headers': 'Content-Location, Location, X-Request-Id, Retry-After',
+      'access-control-expose-headers':
+        'Content-Location, Location, X-Request-Id, Retry-After, X-Pagination-Total, X-Pagination-Next',
       vary: 'Origin',
     };
     const origin = { origin: 'https://two.example' };
@@ -339,6 +340,8 @@ describe('CORS', () => {
       const allowed = answer.headers.get('access-control-allow-headers')?.toLowerCase().split(', ');
       expect(allowed).toEqual(expect.arrayContaining(wanted));
       expect(answer.headers.get('access-control-allow-methods')).toContain('PATCH');
+      expect(answer.headers.get('access-control-allow-methods')).toContain('PUT');
+      expect(allowed).toContain('x-api-key');
     }
   });
 
