@@ -70,7 +70,7 @@ async function refuseAtRandom(world: World): Promise<() => Promise<void>> {
         end if;
         return new;
       end $$`);
-    await world.rows(`create trigger ${name}_${index} before ${what} on ${table}
+    await world.rows(`create or replace trigger ${name}_${index} before ${what} on ${table}
                       for each row execute function chaos.${name}_${index}()`);
   }
   return async () => {
