@@ -104,6 +104,17 @@ export function partJson(value: unknown, found?: (message: MessageView) => void)
   });
 }
 
+/** LangChain's own event as JSON: like partJson, but a chunk keeps the parts of tool calls that it brings. */
+export function eventJson(event: unknown): Json {
+  return toJson(event, (object) => {
+    if (!isMessage(object)) return undefined;
+    const chunks = isFilled(object.tool_call_chunks)
+      ? { tool_call_chunks: toolCallChunks(object.tool_call_chunks) }
+      : {};
+    return { ...messageFields(object), ...chunks } as unknown as Json;
+  });
+}
+
 /** The text of a message's content: a string as it is, of content blocks the text ones. */
 export function contentText(content: unknown): string {
   if (typeof content === 'string') return content;

@@ -23,9 +23,16 @@ export function isGraphMode(mode: unknown): mode is GraphMode {
 export function tellsInterrupt(mode: GraphMode, data: Json): boolean {
   if (!isObject(data)) return false;
   if (mode === 'updates' || mode === 'values') return '__interrupt__' in data;
+  if (mode === 'events') return isObject(data.data) && [data.data.output, data.data.chunk].some(holdsInterrupt);
   const task = mode === 'debug' && data.type === 'task_result' ? data.payload : mode === 'tasks' ? data : undefined;
   if (task === undefined || !isObject(task) || !('result' in task)) return false;
   return Array.isArray(task.interrupts) && task.interrupts.length > 0;
+}
+
+function holdsInterrupt(value: Json | undefined): boolean {
+  // What a nested graph streams comes as [namespace, mode, data].
+  const data = Array.isArray(value) ? value.at(-1) : value;
+  return isObject(data) && '__interrupt__' in data;
 }
 
 /** True for an update that LangGraph repeats from its store instead of running the node. */

@@ -4,7 +4,7 @@ import type { GraphMode, Json, JsonObject, Namespace, RunEvent, Usage } from '#s
 import { createAnswerFold } from './answer.ts';
 import type { Translator, WriteEvent } from './graph.ts';
 import { toJson } from './json.ts';
-import { isMessage, type MessageView, partJson } from './message-fields.ts';
+import { eventJson, isMessage, type MessageView, partJson } from './message-fields.ts';
 import { createMessageFold } from './message-fold.ts';
 import { createModelCalls } from './model-calls.ts';
 import { interruptsIn, isCached, isGraphMode, tellsInterrupt, withoutInternals } from './part-data.ts';
@@ -48,10 +48,11 @@ export function createTranslator({ write, continued = false, told, cuts = false 
 
   function graphPart(ns: Namespace, mode: GraphMode, data: unknown): void {
     const found: MessageView[] = [];
-    const json = withoutInternals(
-      mode,
-      partJson(data, mode === 'updates' ? (message) => found.push(message) : undefined),
-    );
+    const whole =
+      mode === 'events'
+        ? eventJson(data)
+        : partJson(data, mode === 'updates' ? (message) => found.push(message) : undefined);
+    const json = withoutInternals(mode, whole);
     const event = { type: 'graph.part', mode, ns, data: json } as const;
     if (tellsInterrupt(mode, json)) {
       held.push(event);
