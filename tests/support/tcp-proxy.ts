@@ -25,6 +25,8 @@ export interface TcpProxy {
   readonly connections: number;
   /** Bytes delivered so far, all connections. */
   readonly delivered: { toServer: number; toClient: number };
+  /** How often a reply of the server has vanished. */
+  readonly lostReplies: number;
   /** Resets every present connection; new ones follow the mode. */
   resetAll(): void;
   close(): Promise<void>;
@@ -45,6 +47,7 @@ export async function startTcpProxy(target: { host?: string; port: number }): Pr
   let budget = 0;
   const pairs = new Set<Pair>();
   const delivered = { toServer: 0, toClient: 0 };
+  let lostReplies = 0;
 
   function reset(pair: Pair): void {
     pairs.delete(pair);
@@ -61,6 +64,7 @@ export async function startTcpProxy(target: { host?: string; port: number }): Pr
     if (mode.kind === 'latency') await delay(Math.max(0, receivedMs + mode.ms - performance.now()));
     if (mode.kind === 'swallow-replies' && direction === 'to-client') {
       pair.lostReply = true;
+      lostReplies += 1;
       return null;
     }
     if (mode.kind === 'cut' && direction === mode.direction) {
@@ -146,6 +150,9 @@ export async function startTcpProxy(target: { host?: string; port: number }): Pr
       return pairs.size;
     },
     delivered,
+    get lostReplies() {
+      return lostReplies;
+    },
     resetAll,
     async close() {
       listener.close();
