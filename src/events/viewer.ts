@@ -174,9 +174,10 @@ function isMark(cursor: Cursor): boolean {
 
 /**
  * Whether what the former owner left ends elsewhere than what the viewer saw of it: it missed something, or was shown what
- * never reached the log.
+ * never reached the log. Older versions name the mark of the hand-over itself, which is the last the viewer was given.
  */
 function isElsewhere(after: Cursor, previous: Cursor, left: Cursor | null): boolean {
+  if (after === previous) return false;
   return left === null ? after > previous : after !== left;
 }
 

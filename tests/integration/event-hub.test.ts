@@ -270,6 +270,15 @@ describe('holes', () => {
     expect(cursors(reading)).toEqual(['gap', 7, 8]);
   });
 
+  test('a takeover that names the mark of the hand-over, as older versions do, is no gap', async () => {
+    const runId = newRun();
+    const mark = entry(cursorOf(2, 0), { type: 'run.requeued', reason: 'owner_dead' });
+    await one.log.append([{ runId, entries: [...parts(0, 2), mark, entry(cursorOf(3, 0), takenOver(mark.cursor))] }]);
+    const reading = await read(two, runId);
+    await once(reading, 4);
+    expect(cursors(reading)).toEqual([0, 1, cursorOf(2, 0), cursorOf(3, 0)]);
+  });
+
   test('a takeover from further than the reader got is a gap', async () => {
     const runId = newRun();
     await one.log.append([{ runId, entries: [...parts(0, 2), entry(cursorOf(2, 0), takenOver(5))] }]);
