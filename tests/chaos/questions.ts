@@ -12,18 +12,21 @@ export interface Question {
   delayMs: number;
   /** Calculations asked for, in parallel, before the answer. */
   tools: number;
+  /** In the middle of its answer the model waits until this gate is released (`stage.model.release`). */
+  gate?: string;
 }
 
-const QUESTION = /#(\S+) tokens=(\d+) delay=(\d+) tools=(\d+)/;
+const QUESTION = /#(\S+) tokens=(\d+) delay=(\d+) tools=(\d+)(?: gate=(\S+))?/;
 
-export function contentOf({ tag, tokens, delayMs, tools }: Question): string {
-  return `#${tag} tokens=${tokens} delay=${delayMs} tools=${tools}`;
+export function contentOf({ tag, tokens, delayMs, tools, gate }: Question): string {
+  return `#${tag} tokens=${tokens} delay=${delayMs} tools=${tools}${gate === undefined ? '' : ` gate=${gate}`}`;
 }
 
 export function questionIn(content: unknown): Question | null {
-  const [, tag, tokens, delay, tools] = QUESTION.exec(typeof content === 'string' ? content : '') ?? [];
+  const [, tag, tokens, delay, tools, gate] = QUESTION.exec(typeof content === 'string' ? content : '') ?? [];
   if (tag === undefined) return null;
-  return { tag, tokens: Number(tokens), delayMs: Number(delay), tools: Number(tools) };
+  const question = { tag, tokens: Number(tokens), delayMs: Number(delay), tools: Number(tools) };
+  return gate === undefined ? question : { ...question, gate };
 }
 
 /** The question a model is asked, and how many AI messages have followed it. */
@@ -50,6 +53,7 @@ export function replyTo(request: ChatRequest, call: number): Reply {
   }
   const steps: Step[] = [];
   for (let index = 0; index < question.tokens; index += 1) {
+    if (question.gate !== undefined && index === question.tokens >> 1) steps.push({ do: 'gate', gate: question.gate });
     if (question.delayMs > 0) steps.push({ do: 'delay', ms: question.delayMs });
     steps.push({ do: 'text', text: `${call}:${index} ` });
   }

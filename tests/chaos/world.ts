@@ -163,10 +163,10 @@ export function createWorld(stage: Stage, seed: number): World {
 
   async function ask(options: AskOptions = {}): Promise<Asked> {
     tags += 1;
-    const { tokens = 30, delayMs = 20, tools = 0 } = options;
+    const { tokens = 30, delayMs = 20, tools = 0, gate } = options;
     const tag = `${owner}.${tags}`;
     const submission: Submission = {
-      question: { tag, tokens, delayMs, tools },
+      question: { tag, tokens, delayMs, tools, ...(gate === undefined ? {} : { gate }) },
       requestKey: options.requestKey ?? `key-${tag}`,
       runIds: [],
       statuses: [],
