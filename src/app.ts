@@ -28,6 +28,12 @@ import { truncate } from './runs/truncate.ts';
 import { createStoreService } from './store/service.ts';
 import { createThreadService } from './threads/service.ts';
 
+/**
+ * How long a graph's step waits for its turn to be stored. Nobody watches it do so, and a step that gives up is done again:
+ * the model is asked, and paid, anew.
+ */
+const CHECKPOINT_WAIT_MS = 60_000;
+
 export interface App {
   /** Where it listens, e.g. `http://127.0.0.1:8123`; null without the http role. */
   readonly url: string | null;
@@ -76,6 +82,7 @@ async function build(
     config.postgres.checkpointPoolSize,
     config.postgres,
     logger,
+    CHECKPOINT_WAIT_MS,
   );
   undo.push(() => checkpointPool.end());
 

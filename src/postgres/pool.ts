@@ -37,10 +37,19 @@ export function connectionOptions(url: string, name: string, limits: ConnectionL
 /**
  * A pool of at most `size` connections. A dropped idle connection is logged and replaced; it never ends the process.
  * A checked-out client whose connection drops rejects its query and is not given out again.
+ * @param acquireTimeoutMs how long a caller waits for a free connection, or for a new one to be made; 10 s by default
  */
-export function createPool(url: string, name: string, size: number, limits: ConnectionLimits, logger: Logger): Pool {
+export function createPool(
+  url: string,
+  name: string,
+  size: number,
+  limits: ConnectionLimits,
+  logger: Logger,
+  acquireTimeoutMs = ACQUIRE_TIMEOUT_MS,
+): Pool {
   const pool = new pg.Pool({
     ...connectionOptions(url, name, limits),
+    connectionTimeoutMillis: acquireTimeoutMs,
     max: size,
     idleTimeoutMillis: 60_000,
     // Connections are recycled so that a failed-over primary or a changed DNS name is noticed.
