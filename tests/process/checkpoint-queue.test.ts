@@ -25,7 +25,7 @@ test('no step gives up and is done again because the connections are all busy', 
   const [server] = cluster.servers;
   if (server === undefined) throw new Error('no server');
   await ledger.query('begin');
-  await ledger.query('lock table checkpoints in access exclusive mode');
+  await ledger.query('lock table checkpoint_blobs in access exclusive mode');
   const runs = await Promise.all([send(server, 'one'), send(server, 'two'), send(server, 'three')]);
   await new Promise((resolve) => setTimeout(resolve, STUCK_MS));
   await ledger.query('rollback');

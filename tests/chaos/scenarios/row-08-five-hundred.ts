@@ -43,9 +43,9 @@ async function flood(world: World, server: ChaosServer, count: number): Promise<
     );
     runs.push(...(await Promise.all(many)));
   }
-  await Promise.all(runs.map((run) => world.read(run, { on: server, faithful: true }).done));
+  await Promise.all(runs.map((run) => world.read(run, { on: server, faithful: true, patienceMs: 240_000 }).done));
   for (const { runId } of runs) {
-    const { status, epoch } = await world.ended(runId);
+    const { status, epoch } = await world.ended(runId, 240_000);
     mustEqual('status and epoch', [status, epoch], ['succeeded', 1]);
   }
 }
