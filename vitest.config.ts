@@ -52,7 +52,7 @@ export default defineConfig({
         test: {
           ...shared,
           name: 'chaos',
-          sequence: { groupOrder: 3 },
+          sequence: { groupOrder: 4 },
           include: ['tests/chaos/**/*.test.ts'],
           globalSetup: ['tests/support/services.ts'],
           hookTimeout: 120_000,
