@@ -1,7 +1,7 @@
 /** What the rest of the server knows of a graph and of what it yields. */
 import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import type { Cursor } from '#src/events/cursor.ts';
-import type { Json, JsonObject, RunEvent, Usage } from '#src/events/event.ts';
+import type { Json, JsonObject, Namespace, RunEvent, Usage } from '#src/events/event.ts';
 
 /** A compiled LangGraph graph, as far as we drive it (Pregel). */
 export interface DrivenGraph {
@@ -59,6 +59,10 @@ export interface Translator {
    * the graph is started again in place. Updates that LangGraph repeats after that are dropped.
    */
   forgetUnfinished(): string[];
+  /** AI messages told so far and not forgotten, by id, with the namespace they were told in. */
+  shown(): Map<string, Namespace>;
+  /** Forgets messages that clients are told to drop, and that the graph may tell again. */
+  forget(ids: string[]): void;
   /** To be called when the stream has ended, well or not: writes usage of finished calls that was still owed. */
   end(): void;
   /** Usage summed over finished model calls, one count per call; null when no call reported any. */

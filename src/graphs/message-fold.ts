@@ -27,7 +27,7 @@ export interface MessageFold {
   unfinished(): string[];
   /** Text of the root's unfinished messages that streamed any. */
   partials(): { id: string; text: string }[];
-  /** Forgets the unfinished messages, whose ids clients are told to drop. */
+  /** Forgets these messages, whose ids clients are told to drop, and all that are unfinished. */
   forget(ids: string[]): void;
   /** Writes usage that is still owed. */
   end(): void;

@@ -9,11 +9,21 @@ export interface StoredMessage {
   pending: boolean;
 }
 
+/** Of messages that were shown, by id with their namespace: all that is stored where any of them was. */
+export function storedBeside(
+  saver: BaseCheckpointSaver,
+  lineageId: string,
+  shown: Map<string, string[]>,
+): Promise<Map<string, StoredMessage>> {
+  const namespaces = new Set(['', ...[...shown.values()].map((ns) => ns.join('|'))]);
+  return storedMessages(saver, lineageId, [...namespaces]);
+}
+
 /**
  * By id, all messages in the newest checkpoint of each namespace ('' is the root) and in its pending writes, channels that
  * store only differences included.
  */
-export async function storedMessages(
+async function storedMessages(
   saver: BaseCheckpointSaver,
   lineageId: string,
   namespaces: string[],

@@ -16,15 +16,21 @@ export interface Told {
   hasMessage(id: string): boolean;
   /** Ids of streamed messages that are in no update that was told: their text may not be whole. */
   unfinished(): string[];
+  /** AI messages that were told, by id, with the namespace they were told in. */
+  shown(): Map<string, Namespace>;
 }
 
 export function createTold(): Told {
   const updates = new Set<string>();
   /** By message id: true when it was told whole, or an update that holds it was told. */
   const messages = new Map<string, boolean>();
+  const shown = new Map<string, Namespace>();
 
   function drop(ids: readonly string[]): void {
-    for (const id of ids) messages.delete(id);
+    for (const id of ids) {
+      messages.delete(id);
+      shown.delete(id);
+    }
   }
 
   return {
@@ -34,6 +40,7 @@ export function createTold(): Told {
         case 'message.head':
         case 'message.whole':
           messages.set(event.message.id, event.type === 'message.whole');
+          if (event.message.type === 'ai') shown.set(event.message.id, event.ns);
           break;
         case 'graph.part':
           if (event.mode !== 'updates') break;
@@ -50,6 +57,7 @@ export function createTold(): Told {
     },
     hasUpdate: (ns, data) => updates.has(keyOf(ns, data)),
     hasMessage: (id) => messages.has(id),
+    shown: () => new Map(shown),
     unfinished: () => [...messages].filter(([, isReturned]) => !isReturned).map(([id]) => id),
   };
 }

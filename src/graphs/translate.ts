@@ -102,6 +102,8 @@ export function createTranslator({ write, continued = false, told, cuts = false 
       paused = false;
       return ids;
     },
+    shown: known.shown,
+    forget: messages.forget,
     end: messages.end,
     usage: () => total,
     fromModel: calls.threw,

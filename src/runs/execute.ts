@@ -1,11 +1,10 @@
 /** Drives a graph for one claimed run: parts become events, the end becomes an outcome. No status is written here. */
-import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
+import { BEFORE_START } from '#src/events/cursor.ts';
 import type { Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter, RunWriter } from '#src/events/writer.ts';
-import { openSaver, type RunSaver, type SaverOwner } from '#src/graphs/checkpoints.ts';
+import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
 import { closeLineage } from '#src/graphs/closing.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
@@ -19,9 +18,10 @@ import { type FailureCode, failure, type failureOf } from './failures.ts';
 import type { Lease } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
+import { openRunSaver } from './run-saver.ts';
 import { createSaverHandles, type SaverHandles } from './saver-handles.ts';
 import { orStopped, Stop, sleptThrough, stopOf } from './stop.ts';
-import { needsRepair, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
+import { needsRepair, notStored, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -62,7 +62,7 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   const { signal } = abort;
   const lost = (): void => abort.abort(new Stop('lost'));
   const writer = deps.writer.open(run.id, run.epoch, lost);
-  const savers = createSaverHandles(() => openRunSaver(deps, run, lost, () => loggedBy(writer, run.epoch)));
+  const savers = createSaverHandles(() => openRunSaver(deps.checkpointPool, run, lost, writer));
   try {
     const outcome = await outcomeOf(deps, run, { writer, savers, lost }, signal);
     await savers.close();
@@ -102,34 +102,6 @@ async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: Abor
     const end = stopped(signal) ?? emptyOutcome('failed', { error: failure('INTERNAL') });
     return { ...end, leftCheckpoint: savers.wrote, partials: [] };
   }
-}
-
-function openRunSaver(deps: ExecuteDeps, run: Run, lost: () => void, logged?: SaverOwner['logged']): RunSaver {
-  const { metadata: given, configurable } = run.config;
-  const metadata = {
-    ...given,
-    ...configurable,
-    ...(run.assistant_id === null ? {} : { assistant_id: run.assistant_id }),
-    run_id: run.id,
-    graph_id: run.graph_id,
-    thread_id: run.lineage_id,
-  };
-  const owner = { runId: run.id, epoch: run.epoch, metadata, ...(logged && { logged }) };
-  return openSaver(deps.checkpointPool, owner, lost);
-}
-
-/**
- * The last id of what the graph has told so far. LangGraph hands its parts over before it puts the checkpoint they lead
- * to; whoever reads them here has had its turn after one turn of the event loop, or waits for room.
- */
-async function loggedBy(writer: RunWriter, epoch: number): Promise<Cursor | null> {
-  await nextTurn();
-  const room = writer.room();
-  if (room !== undefined) {
-    await room;
-    await nextTurn();
-  }
-  return writer.given === 0 ? null : cursorOf(epoch, writer.given - 1);
 }
 
 interface Begun {
@@ -210,7 +182,17 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
     await savers.renew();
     ({ continues } = await progressOf(deps.pool, run));
     if (!continues) await takeAnswersBack(run, savers.current);
+    if (!mayLackSteps(run, end)) continue;
+    const dropped = await notStored(savers.current, run, translator.shown());
+    if (dropped.length === 0) continue;
+    translator.forget(dropped);
+    writer.write({ type: 'run.retry', attempt, delay_ms: 0, dropped });
   }
+}
+
+/** Whether steps that have ended may not be in the checkpoints, and are therefore run again. */
+function mayLackSteps({ config }: Run, { error }: Outcome): boolean {
+  return error?.code === 'STORAGE_UNAVAILABLE' || (config.durability ?? 'sync') !== 'sync';
 }
 
 /**
@@ -291,7 +273,7 @@ function stopped(signal: AbortSignal): Outcome | null {
  * is closed; the run still owns its epoch. When it fails, the next run of the lineage repairs what is left.
  */
 async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => void): Promise<void> {
-  const saver = openRunSaver(deps, run, lost);
+  const saver = openRunSaver(deps.checkpointPool, run, lost);
   try {
     if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
     if (!ending.leftCheckpoint && ending.partials.length === 0) return;

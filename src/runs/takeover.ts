@@ -5,11 +5,11 @@
 import type { Logger } from 'pino';
 import { decodeEvent } from '#src/events/codec.ts';
 import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
-import type { RunEvent, Usage } from '#src/events/event.ts';
+import type { Namespace, RunEvent, Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import { contentText, messageFields, toolCalls } from '#src/graphs/message-fields.ts';
-import { storedMessages } from '#src/graphs/stored-messages.ts';
+import { storedBeside } from '#src/graphs/stored-messages.ts';
 import { createTold, type Told } from '#src/graphs/told.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Queryable } from '#src/postgres/pool.ts';
@@ -100,8 +100,7 @@ export interface Reconciled {
  */
 export async function reconcile(saver: RunSaver, run: Run, past: Past): Promise<Reconciled> {
   if (past.shown.size === 0) return { dropped: [], retold: [] };
-  const namespaces = new Set(['', ...[...past.shown.values()].map((ns) => ns.join('|'))]);
-  const stored = await storedMessages(saver.saver, run.lineage_id, [...namespaces]);
+  const stored = await storedBeside(saver.saver, run.lineage_id, past.shown);
   const cut = new Set(past.told?.unfinished() ?? []);
   const dropped = [...past.shown.keys()].filter((id) => !stored.has(id) || cut.has(id));
   const retold = dropped.flatMap((id): Reconciled['retold'] => {
@@ -115,6 +114,16 @@ export async function reconcile(saver: RunSaver, run: Run, past: Past): Promise<
       : [whole, { type: 'message.tool_calls', ns, message_id: id, tool_calls: calls }];
   });
   return { dropped, retold };
+}
+
+/**
+ * Of the AI messages shown so far, those that neither the checkpoints nor their pending writes hold: a step that could not be
+ * stored is run again in place, and says something else.
+ */
+export async function notStored(saver: RunSaver, run: Run, shown: Map<string, Namespace>): Promise<string[]> {
+  if (shown.size === 0) return [];
+  const stored = await storedBeside(saver.saver, run.lineage_id, shown);
+  return [...shown.keys()].filter((id) => !stored.has(id));
 }
 
 // Checkpoints of source 'update' are ours, not the graph's: a repair before the run's input, or the closing of its lineage.

@@ -4,6 +4,8 @@ import { AIMessage, HumanMessage } from '@langchain/core/messages';
 import { Annotation, interrupt, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
 import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { RunEvent } from '#src/events/event.ts';
+import type { LogEntry } from '#src/events/log.ts';
 import { createLogWriter } from '#src/events/log-writer.ts';
 import { createMemoryLog } from '#src/events/memory-log.ts';
 import { openReader, openSaver } from '#src/graphs/checkpoints.ts';
@@ -34,10 +36,13 @@ interface Compilable {
 }
 
 /** Executes the run as its worker would, up to where its end would be stored. */
-async function executed(graph: Compilable, run: LedgerRun) {
+async function executed(graph: Compilable, run: LedgerRun, told: RunEvent[] = []) {
   const log = createMemoryLog({ memoryLimitBytes: 1024 ** 2 });
+  const deliver = (_runId: string, entries: LogEntry[]): void => {
+    for (const { payload } of entries) told.push(JSON.parse(payload) as RunEvent);
+  };
   const limits = { maxEvents: 1_000, maxBytes: 1_000_000, unacknowledgedBytes: 1_000_000 };
-  const writer = createLogWriter({ log, deliver: () => undefined, limits, logger: silent });
+  const writer = createLogWriter({ log, deliver, limits, logger: silent });
   const deps = {
     pool,
     checkpointPool: pool,
@@ -149,4 +154,33 @@ test('a run that was to begin at a checkpoint that is gone does not begin at not
   const run = await next(former, 2, { input: { messages: [{ type: 'human', id: 'x', content: 'no' }] }, config });
   expect(await executed(approval, run)).toMatchObject({ status: 'failed' });
   expect(await tipOf(former)).toBe(tip);
+});
+
+const AWAY = `
+  create function away() returns trigger language plpgsql as $$ begin raise exception using errcode = '57P03'; end $$;
+  create trigger away before insert on checkpoint_writes for each statement execute function away();
+  create trigger away before insert on checkpoints for each statement execute function away()`;
+const BACK = 'drop function away() cascade';
+
+test('what a step said that could not be stored is dropped by name when the step is run again', async () => {
+  let runs = 0;
+  const graph = new StateGraph(MessagesAnnotation)
+    .addNode('first', () => ({ messages: [new AIMessage({ id: 'kept', content: 'well' })] }))
+    .addNode('second', async () => {
+      runs += 1;
+      await pool.query(runs === 1 ? AWAY : BACK);
+      return { messages: [new AIMessage({ id: `said ${runs}`, content: 'done' })] };
+    })
+    .addEdge(START, 'first')
+    .addEdge('first', 'second');
+  const run = await insertRunningRun(pool);
+  const input = { messages: [{ type: 'human', id: 'h', content: 'hello' }] };
+  await pool.query('update runs set input = $2 where id = $1::uuid', [run.runId, input]);
+  const told: RunEvent[] = [];
+  expect(await executed(graph, run, told)).toMatchObject({ status: 'succeeded', answer: { stream_id: 'said 2' } });
+  const lines = told.flatMap((event): (string | string[])[] => {
+    if (event.type === 'message.whole') return [event.message.id];
+    return event.type === 'run.retry' ? [event.dropped] : [];
+  });
+  expect(lines).toEqual(['kept', 'said 1', [], ['said 1'], 'said 2']);
 });
