@@ -45,7 +45,8 @@ export type Source = 'published' | 'delivered' | 'checked';
 
 const FIRST_PAGE = 100;
 const MAX_PAGE = 500;
-const PAGE_BYTES = 512 * 1024;
+/** What a stalled reader holds: the page it is in the middle of, as events and as the frames made of them. */
+const PAGE_BYTES = 128 * 1024;
 
 export function createChannel(deps: { runId: string; log: EventLog; logger: Logger }): Channel {
   return {

@@ -15,10 +15,10 @@ const READERS = process.env.CHAOS_PLAN === undefined ? 120 : 240;
 const EVENTS = 300;
 const EVENT_BYTES = 16 * 1024;
 /**
- * What may grow: per reader the page of the log it is in the middle of (512 KB) and a few pieces of 64 KB, made and not
- * taken, beside what the run itself takes. All of it buffered would be 6 MB each.
+ * What may grow: per reader the page of the log it is in the middle of (128 KB, as events and as frames) and a few pieces of
+ * 64 KB, made and not taken, beside what the run itself takes. All of it buffered would be 6 MB each.
  */
-const PER_READER_KB = 1_000;
+const PER_READER_KB = 600;
 const RUN_MB = 120;
 
 type Run = Pick<Asked, 'runId' | 'threadId'>;
