@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach } from 'vitest';
 import { stringify } from 'yaml';
+import { COMPILE_CACHE } from './compile-cache.ts';
 import { leash } from './leash.ts';
 import { until } from './until.ts';
 
@@ -29,7 +30,7 @@ export interface TestServer {
 }
 
 export interface ServerOptions {
-  /** The whole environment beside PATH and HOME; nothing of the test run's own leaks in. */
+  /** The whole environment beside PATH and HOME; nothing of the test run's own leaks in but a cache of compiled code. */
   env?: Record<string, string>;
   /** Content of config.yaml, over the default graph; the file is temporary. Relative paths in it are relative to a temporary folder. */
   config?: Record<string, unknown>;
@@ -116,7 +117,7 @@ async function launchServer(options: ServerOptions) {
   const child = await leash([process.execPath, MAIN, '--config', config, ...port, ...args], {
     stopSignal: 'KILL',
     orphanDir: directory,
-    env: { PATH, HOME, ...options.env },
+    env: { PATH, HOME, ...COMPILE_CACHE, ...options.env },
     cwd: options.cwd ?? directory,
   });
   const exit = child.exited.then(async (code) => {

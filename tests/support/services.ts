@@ -8,6 +8,7 @@ import { existsSync } from 'node:fs';
 import { request } from 'node:http';
 import { promisify } from 'node:util';
 import type { TestProject } from 'vitest/node';
+import { fillCompileCache } from './compile-cache.ts';
 import { createTemplate } from './database.ts';
 import { query, startPostgres } from './postgres.ts';
 import { redisAnswers, redisProgram, startRedis } from './redis.ts';
@@ -70,7 +71,7 @@ export async function teardown(): Promise<void> {
 }
 
 async function startServices(): Promise<Services> {
-  const docker = (await dockerAnswers()) ? await containers() : null;
+  const [docker] = await Promise.all([dockerAnswers().then((yes) => (yes ? containers() : null)), fillCompileCache()]);
   // Both must have come up or failed before anything is stopped.
   const [postgres, redis] = await Promise.allSettled([startDatabase(docker), startEventStore(docker)]);
   const stop = async () => {
