@@ -71,6 +71,7 @@ function putValues(runId: string, threadId: string): unknown[] {
     JSON.stringify(checkpoint),
     JSON.stringify({ source: 'loop', step: 1, run_id: runId }),
     threadId,
+    41,
   ];
 }
 
