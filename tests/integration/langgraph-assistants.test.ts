@@ -114,11 +114,11 @@ describe('the server’s own', () => {
 
   test('cannot be changed', async () => {
     for (const change of [
-      assistants.update('anna', 'remote', { name: 'x' }),
-      assistants.remove('anna', 'remote'),
-      assistants.setLatest('anna', 'remote', 1),
+      () => assistants.update('anna', 'remote', { name: 'x' }),
+      () => assistants.remove('anna', 'remote'),
+      () => assistants.setLatest('anna', 'remote', 1),
     ]) {
-      await expect(change).rejects.toMatchObject({ code: 'FORBIDDEN' });
+      await expect(change()).rejects.toMatchObject({ code: 'FORBIDDEN' });
     }
   });
 

@@ -6,6 +6,8 @@ const dataDir = process.argv[2];
 if (dataDir === undefined) throw new Error('usage: embedded-process.ts <data dir>');
 
 const postgres = await startEmbeddedPostgres({ dataDir, logger: pino({ level: 'warn' }, pino.destination(2)) });
+// Before it says that it is ready: a signal that came in between would end it.
+for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => void end(signal));
 process.stdout.write(`ready ${JSON.stringify({ url: postgres.url, reused: postgres.reused })}\n`);
 
 let asked = 0;
@@ -19,5 +21,4 @@ async function end(signal: string): Promise<void> {
   process.stdout.write('stopped\n');
   process.exit(7);
 }
-for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => void end(signal));
 setInterval(() => undefined, 1000);
