@@ -22,7 +22,10 @@ export async function startControl(): Promise<Control> {
   const server = createServer((socket) => {
     let own: Connection | null = null;
     socket.on('error', () => undefined);
-    createInterface({ input: socket }).on('line', (line) => {
+    const lines = createInterface({ input: socket });
+    // It passes on the errors of its input: a process that is killed may reset the connection.
+    lines.on('error', () => undefined);
+    lines.on('line', (line) => {
       if (own === null) {
         own = { socket, acknowledged: 0 };
         connections.set(Number(line), own);

@@ -26,7 +26,10 @@ if (isMainThread) {
     const control = connect(Number(port), '127.0.0.1', () => control.write(`${process.pid}\n`));
     control.unref();
     control.on('error', (error) => say(`chaos: no control (${error.message})`));
-    createInterface({ input: control }).on('line', (line) => {
+    const lines = createInterface({ input: control });
+    // It passes on the errors of its input, which are said above.
+    lines.on('error', () => undefined);
+    lines.on('line', (line) => {
       const { group, faults } = JSON.parse(line) as { group: string; faults: Fault[] };
       armed.arm(faults, group);
       control.write('armed\n');
