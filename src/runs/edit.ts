@@ -38,13 +38,15 @@ const END = `update runs set status = 'succeeded', ended_at = clock_timestamp() 
 /**
  * Guard: the thread's row, and no live run on it. Lost race: RUN_IN_PROGRESS, nothing written.
  * After a crash: the transaction is gone, with the run's row and all it wrote.
- * `work` may be called again after a conflict, on another transaction and saver.
+ * `work` may be called again after a conflict, on another transaction and saver. One that is too late goes on beside a
+ * connection that is given back: what it writes, it writes through the saver, which is closed; other writes are `settle`'s.
  * @throws THREAD_NOT_FOUND, RUN_IN_PROGRESS {run_id}, UNAVAILABLE when `work` takes longer than 10 s
  */
 export function edit<T>(
   pool: Pool,
   place: EditPlace,
   work: (saver: BaseCheckpointSaver, tx: Tx) => Promise<T>,
+  settle: (tx: Tx) => Promise<void> = async () => undefined,
 ): Promise<T> {
   const { owner, threadId, lineageId, graphId } = place;
   const editIn = async (tx: Tx): Promise<T> => {
@@ -56,6 +58,7 @@ export function edit<T>(
     // The saver asks only for `query`; through it every statement is part of this transaction.
     const saver = openSaver(tx as unknown as Pool, { runId, epoch: 1, metadata }, () => undefined);
     const result = await withinTime(work(saver.saver, tx)).finally(() => saver.close());
+    await settle(tx);
     await tx.query(END, [runId]);
     return result;
   };

@@ -1,5 +1,6 @@
 /** A thread's state: read from its checkpoints, and written by edits. The second door of this room for dialects. */
 import { randomUUID } from 'node:crypto';
+import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import type { Logger } from 'pino';
 import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
@@ -149,12 +150,11 @@ export function createStateService(deps: {
       throw new RunledgerError('INVALID_REQUEST', `Thread ${place.threadId} has no graph ID.`, { path: 'graph_id' });
     }
     assertGraph(graphs, graphId);
-    return edit(checkpointPool, { ...place, graphId, metadata: place.configurable }, async (saver, tx) => {
-      const graph = await graphs.instantiate(graphId, saver, { configurable: place.configurable });
-      const result = await work(graph, tx);
-      await closeInterrupts(tx, place.lineageId);
-      return result;
-    });
+    const toGraph = async (saver: BaseCheckpointSaver, tx: Tx): Promise<T> =>
+      work(await graphs.instantiate(graphId, saver, { configurable: place.configurable }), tx);
+    return edit(checkpointPool, { ...place, graphId, metadata: place.configurable }, toGraph, (tx) =>
+      closeInterrupts(tx, place.lineageId),
+    );
   }
 }
 
