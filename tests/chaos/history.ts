@@ -39,7 +39,7 @@ export interface HookCall {
   runId: string;
   /** What the receiver answered. */
   answered: number;
-  /** The run's status in the ledger when it was told. */
+  /** The run's status in the ledger when it was told; null: no such run; unread: Postgres did not answer. */
   statusThen: string | null;
 }
 

@@ -50,7 +50,8 @@ export async function startRecorder(statusOf: (runId: string) => Promise<string 
     counts.set(name, nth);
     const call: HookCall = { deliveryId, runId, answered: 0, statusThen: null };
     hookCalls.push(call);
-    call.statusThen = await statusOf(runId).catch(() => null);
+    // Postgres may be away at this moment: then there is nothing to judge by.
+    call.statusThen = await statusOf(runId).catch(() => 'unread');
     call.answered = await (scripts.get(name)?.(nth) ?? 204);
     return call.answered;
   }

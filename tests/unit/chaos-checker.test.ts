@@ -159,6 +159,7 @@ describe('a planted violation is found', () => {
     ['no outbox row', ['I7'], (facts) => facts.outbox.pop()],
     ['another id', ['I7'], (facts) => facts.hookCalls.push({ ...told(facts), deliveryId: 'second' })],
     ['told before the end', ['I7'], (facts) => facts.hookCalls.push({ ...told(facts), statusThen: 'running' })],
+    ['told of no run', ['I7'], (facts) => facts.hookCalls.push({ ...told(facts), statusThen: null })],
     ['a log for ever', ['I8'], (facts) => Object.assign(facts.logs[0] ?? {}, { ttlMs: -1 })],
     ['a viewer left', ['I8'], (facts) => Object.assign(facts.servers[0] ?? {}, { viewers: 1 })],
     ['a stream left', ['I8'], (facts) => Object.assign(facts.servers[0] ?? {}, { streams: 1 })],

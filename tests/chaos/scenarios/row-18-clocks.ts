@@ -88,5 +88,6 @@ async function isTakenOver(world: World, honest: ChaosServer, off: ChaosServer):
   world.measure('kill to next event', performance.now() - killedMs);
   await reader.done;
   const { status, takeovers } = await world.ended(run.runId);
-  must(status === 'succeeded' && takeovers === 1, `the run of the dead worker ${status}, ${takeovers} takeovers`);
+  // More than one where the worker that went on with it was that of another seed, and was killed in its turn.
+  must(status === 'succeeded' && takeovers >= 1, `the run of the dead worker ${status}, ${takeovers} takeovers`);
 }
