@@ -1,7 +1,8 @@
 // The import rules of the architecture (AGENTS.md, "Rooms"). Each is seen to fail by tests/unit/architecture.test.ts.
 const ROOMS = {
   // who may import whom inside src/; a room always may import itself
-  dialects: ['runs', 'threads', 'assistants', 'store', 'events', 'http', 'errors'],
+  dialects: ['crons', 'runs', 'threads', 'assistants', 'store', 'events', 'http', 'errors'],
+  crons: ['runs', 'events', 'postgres', 'errors'],
   runs: ['threads', 'store', 'graphs', 'events', 'outbox', 'postgres', 'errors'],
   threads: ['events', 'postgres', 'errors'],
   assistants: ['graphs', 'events', 'postgres', 'errors'],
@@ -42,6 +43,12 @@ module.exports = {
       severity: 'error',
       from: { path: '^src/dialects/' },
       to: { path: '^src/runs/', pathNot: '^src/runs/(service|run|state)\\.ts$' },
+    },
+    {
+      name: 'crons-has-one-door',
+      severity: 'error',
+      from: { path: '^src/dialects/' },
+      to: { path: '^src/crons/', pathNot: '^src/crons/service\\.ts$' },
     },
     {
       name: 'threads-has-one-door',
@@ -94,7 +101,7 @@ module.exports = {
     {
       name: 'no-fastify-in-the-core',
       severity: 'error',
-      from: { path: '^src/(runs|threads|assistants|store|graphs|events|outbox|postgres|redis)/' },
+      from: { path: '^src/(crons|runs|threads|assistants|store|graphs|events|outbox|postgres|redis)/' },
       to: { path: 'node_modules/(fastify|@fastify|fastify-[^/]+)/' },
     },
     { name: 'src-stands-alone', severity: 'error', from: { path: '^src/' }, to: { path: '^(tests|scripts)/' } },

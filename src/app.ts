@@ -3,7 +3,10 @@ import type { AddressInfo } from 'node:net';
 import type { Logger } from 'pino';
 import { createAssistantService, ensureSystemAssistants } from './assistants/service.ts';
 import type { Config } from './config.ts';
+import { createCronClock, cronReading } from './crons/clock.ts';
+import { createCronService } from './crons/service.ts';
 import { langgraphDialect } from './dialects/langgraph/index.ts';
+import { cronRequestOf } from './dialects/langgraph/start.ts';
 import { renderRefusal } from './dialects/rest/errors.ts';
 import { restDialect } from './dialects/rest/index.ts';
 import { createHub } from './events/live-hub.ts';
@@ -20,6 +23,7 @@ import { createMetrics, registerMetrics } from './http/metrics.ts';
 import { registerOpenapi } from './http/openapi.ts';
 import { createHttpServer } from './http/server.ts';
 import { createPool } from './postgres/pool.ts';
+import { assertWebhookUrl } from './outbox/webhook-url.ts';
 import { isUnavailable } from './postgres/sqlstate.ts';
 import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
@@ -111,6 +115,23 @@ async function build(
   undo.push(() => engine.close());
 
   const url = config.roles.includes('http') ? await serve() : null;
+  const assistantDeps = { pool, graphIds: graphs.ids() };
+  const assistants = createAssistantService({
+    ...assistantDeps,
+    describer: createGraphDescriber({ pool: checkpointPool, graphs }),
+  });
+  if (config.roles.includes('worker')) {
+    const clock = createCronClock({
+      pool,
+      runs: engine.runs,
+      requestOf: (cron) => cronRequestOf({ assistants }, cron),
+      logger,
+    });
+    metrics.observe(cronReading(clock));
+    clock.start();
+    undo.push(() => clock.stop());
+  }
+
   return { url, evictionPolicy: await evictionPolicy(redis), close: takeDown };
 
   async function serve(): Promise<string> {
@@ -141,18 +162,15 @@ async function build(
       logger,
     };
     await app.register(restDialect(dialect), { prefix: '/api/v1' });
-    const assistants = { pool, graphIds: graphs.ids() };
-    await ensureSystemAssistants({ ...assistants, defaults: config.langgraph.defaults });
+    await ensureSystemAssistants({ ...assistantDeps, defaults: config.langgraph.defaults });
     await app.register(
       langgraphDialect({
         ...dialect,
-        assistants: createAssistantService({
-          ...assistants,
-          describer: createGraphDescriber({ pool: checkpointPool, graphs }),
-        }),
+        assistants,
         states: createStateService({ pool, checkpointPool, graphs, logger }),
         store: createStoreService({ pool }),
         version,
+        crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
         truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),
     );

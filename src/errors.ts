@@ -16,6 +16,7 @@ export const REFUSAL_CODES = [
   'ASSISTANT_NOT_FOUND',
   'ASSISTANT_VERSION_NOT_FOUND',
   'ASSISTANT_EXISTS', // its id is taken
+  'CRON_NOT_FOUND',
   'THREAD_EXISTS', // its id is taken
   'NOT_IMPLEMENTED', // a route that is not built yet
   'DELIVERY_NOT_FOUND', // a webhook's delivery

@@ -7,7 +7,8 @@ import { assertWebhookUrl } from '#src/outbox/webhook-url.ts';
 import type { Queryable, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { answerInterrupts, type ConfiguredThread, insertThreadIfNew, lockConfiguredThread } from '#src/threads/open.ts';
-import { type AdmitDeps, refuseWhileLive, threadNotFound } from './admission.ts';
+import { type AdmitDeps, firstWithKey, refuseWhileLive, threadNotFound } from './admission.ts';
+import { requestHash } from './hash.ts';
 import { type RunRow, runColumns, toRun } from './queries.ts';
 import { resumed } from './resume.ts';
 import type { Run, RunConfig, RunKind, StartRequest } from './run.ts';
@@ -15,7 +16,7 @@ import type { Run, RunConfig, RunKind, StartRequest } from './run.ts';
 /** A hundred years, which `interval` can hold. */
 const LONGEST_DELAY_MS = 100 * 366 * 86_400_000;
 
-/** The admitted run, and those of its thread that it has asked to stop. */
+/** The admitted run, and those of its thread that it has asked to stop: none when its key was admitted before. */
 export interface Started {
   run: Run;
   cancelled: Run[];
@@ -28,6 +29,25 @@ export interface Started {
  * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, INTERRUPT_AMBIGUOUS, INTERRUPT_ANSWERED, INVALID_REQUEST
  */
 export async function admitInput(deps: AdmitDeps, request: StartRequest): Promise<Started> {
+  const webhook = assertAdmissible(deps, request);
+  return inTransaction(deps.pool, (tx) => admitIn(tx, deps, request, webhook));
+}
+
+/**
+ * The same in one transaction with `first`, which comes before it; after a conflict both are done again.
+ * @returns null when `first` said no: then nothing is admitted
+ */
+export async function admitInputWith(
+  deps: AdmitDeps,
+  request: StartRequest,
+  first: (tx: Tx) => Promise<boolean>,
+): Promise<Started | null> {
+  const webhook = assertAdmissible(deps, request);
+  return inTransaction(deps.pool, async (tx) => ((await first(tx)) ? admitIn(tx, deps, request, webhook) : null));
+}
+
+/** What can be said without the thread. Returns the webhook as it is stored. @throws GRAPH_NOT_FOUND, INVALID_REQUEST */
+function assertAdmissible(deps: AdmitDeps, request: StartRequest): string | null {
   if (!deps.graphs.has(request.graph_id)) {
     throw new RunledgerError('GRAPH_NOT_FOUND', `This server has no graph ${JSON.stringify(request.graph_id)}.`);
   }
@@ -36,19 +56,23 @@ export async function admitInput(deps: AdmitDeps, request: StartRequest): Promis
       path: 'after_seconds',
     });
   }
-  const webhook = request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks);
-  return inTransaction(deps.pool, async (tx) => {
-    const thread = await threadOf(tx, request);
-    if (request.strategy === 'reject') await refuseWhileLive(tx, thread.id);
-    const placed = await place(tx, deps, request, thread);
-    await refuseUnknownCheckpoint(tx, placed.lineageId, request.config);
-    const id = randomUUID();
-    const config = configOf(request, thread);
-    const row = await insert(tx, { id, request, thread, placed, config, webhook });
-    if (placed.answers.length > 0) await answerInterrupts(tx, placed.lineageId, placed.answers, id);
-    const cancelled = await stopOthers(tx, request, thread.id, id);
-    return { run: toRun(row), cancelled };
-  });
+  return request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks);
+}
+
+async function admitIn(tx: Tx, deps: AdmitDeps, request: StartRequest, webhook: string | null): Promise<Started> {
+  const hash = requestHash(request.request_key, { kind: 'start' });
+  const admitted = await firstWithKey(tx, request.owner, request.request_key, hash);
+  if (admitted !== null) return { run: admitted.run, cancelled: [] };
+  const thread = await threadOf(tx, request);
+  if (request.strategy === 'reject') await refuseWhileLive(tx, thread.id);
+  const placed = await place(tx, deps, request, thread);
+  await refuseUnknownCheckpoint(tx, placed.lineageId, request.config);
+  const id = randomUUID();
+  const config = configOf(request, thread);
+  const row = await insert(tx, { id, request, thread, placed, config, webhook, hash });
+  if (placed.answers.length > 0) await answerInterrupts(tx, placed.lineageId, placed.answers, id);
+  const cancelled = await stopOthers(tx, request, thread.id, id);
+  return { run: toRun(row), cancelled };
 }
 
 async function threadOf(tx: Tx, request: StartRequest): Promise<ConfiguredThread> {
@@ -59,7 +83,7 @@ async function threadOf(tx: Tx, request: StartRequest): Promise<ConfiguredThread
     return thread;
   }
   const id = asked ?? randomUUID();
-  await insertThreadIfNew(tx, { id, owner, temporary: request.temporary });
+  await insertThreadIfNew(tx, { id, owner, temporary: request.temporary, metadata: request.thread_metadata ?? {} });
   const thread = await lockConfiguredThread(tx, owner, id);
   // The id is another owner's.
   if (thread === null) throw threadNotFound();
@@ -175,9 +199,11 @@ const INSERT = `
     insert into messages (id, thread_id, turn_id, run_id, role, content)
     select $20::uuid, $3::uuid, $4::uuid, $1::uuid, 'user', $21::json from counted where $20::uuid is not null)
   insert into runs (id, owner, thread_id, turn_id, lineage_id, graph_id, kind, status, ordinal, input, command, config,
-                    stream_modes, on_disconnect, webhook, assistant_id, wire, durability, message_id, available_at)
+                    stream_modes, on_disconnect, webhook, assistant_id, wire, durability, message_id, available_at, request_key,
+                    request_hash)
   select $1::uuid, $2, $3::uuid, $4::uuid, $5::uuid, $6, $7, 'queued', run_count, $8::json, $9::json, $10::json,
-         $11::text[], $12, $13, $14::uuid, $15::json, $22, $20::uuid, clock_timestamp() + $23 * interval '1 ms'
+         $11::text[], $12, $13, $14::uuid, $15::json, $22, $20::uuid, clock_timestamp() + $23 * interval '1 ms',
+         $24, $25
   from counted
   returning ${runColumns('runs')}`;
 
@@ -190,6 +216,7 @@ async function insert(
     placed: Placed;
     config: RunConfig;
     webhook: string | null;
+    hash: string | null;
   },
 ): Promise<RunRow> {
   const { request, thread, placed, config } = parts;
@@ -221,6 +248,8 @@ async function insert(
       jsonOrNull(placed.question?.content ?? null),
       config.durability ?? 'sync',
       request.delay_ms,
+      request.request_key ?? null,
+      parts.hash,
     ],
   });
   const [row] = rows;

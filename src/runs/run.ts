@@ -150,6 +150,10 @@ export interface StartRequest {
   if_missing: 'reject' | 'create';
   /** For a thread that is made: shown nowhere, and removed some time after the run's end. */
   temporary: boolean;
+  /** For a thread that is made. */
+  thread_metadata?: JsonObject | undefined;
+  /** Of the server's own making: whoever has the key means the same request. A second one gets the first one's run. */
+  request_key?: string | undefined;
   graph_id: string;
   /** What the run is configured with where neither its thread nor the run itself says otherwise. */
   assistant: { id: string | null; config: RunConfig; context: Json; metadata: JsonObject };

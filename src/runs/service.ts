@@ -4,12 +4,11 @@ import { RunledgerError } from '#src/errors.ts';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { EventLog } from '#src/events/log.ts';
 import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
-import type { Pool } from '#src/postgres/pool.ts';
+import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
 import type { Admission, AdmitDeps } from './admission.ts';
 import { admitMessage } from './admit.ts';
-import { admitInput } from './admit-input.ts';
 import { admitAnswer } from './answer.ts';
 import { type CancelDeps, cancel } from './cancel.ts';
 import { deleteRun } from './delete-run.ts';
@@ -31,6 +30,7 @@ import type {
 } from './run.ts';
 import { isTerminal } from './run.ts';
 import { startPrepared } from './start.ts';
+import { startRun, startRunWith } from './start-run.ts';
 import { supersede } from './supersede.ts';
 import { type Endings, waitUntilEnded } from './wait.ts';
 import { listDeliveries, requeueDelivery } from './webhooks.ts';
@@ -61,6 +61,12 @@ export interface RunService {
    * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS, INTERRUPT_AMBIGUOUS, INVALID_REQUEST
    */
   start(request: StartRequest): Promise<Run>;
+
+  /**
+   * The same in one transaction with `first`, which comes before it; after a conflict both are done again.
+   * @returns null when `first` said no: then nothing is admitted
+   */
+  startWith(request: StartRequest, first: (tx: Tx) => Promise<boolean>): Promise<Run | null>;
 
   /** Newest first; empty for a thread that is not the owner's. */
   list(owner: string, threadId: string, filter: RunFilter): Promise<Run[]>;
@@ -180,18 +186,6 @@ export function createRunService(deps: RunServiceDeps): RunService {
     return { run: await endOf(deps, run, signal), outcome: 'stopped' };
   }
 
-  async function start(request: StartRequest): Promise<Run> {
-    const { run, cancelled } = await admitInput(deps.admit, request);
-    deps.wake();
-    // Their requests to stop are stored; this is only sooner than the poll behind it.
-    const action = request.strategy === 'rollback' ? 'rollback' : 'interrupt';
-    const stops = await Promise.allSettled(cancelled.map((other) => cancel(deps.cancel, other.id, action)));
-    for (const stop of stops) {
-      if (stop.status === 'rejected') logger.warn({ err: stop.reason, runId: run.id }, 'a run was not stopped at once');
-    }
-    return run;
-  }
-
   function forgetLog(runId: string): void {
     deps.log
       .remove(runId)
@@ -199,7 +193,8 @@ export function createRunService(deps: RunServiceDeps): RunService {
   }
 
   return {
-    start,
+    start: (request) => startRun(deps, request),
+    startWith: (request, first) => startRunWith(deps, request, first),
     list: (owner, threadId, filter) => listRuns(pool, owner, threadId, filter),
     async cancelMany(owner, which, action) {
       const found = await liveRunsOf(pool, owner, which);

@@ -5,6 +5,7 @@ import { renderRefusal } from './errors.ts';
 import type { LangGraphDeps } from './route.ts';
 import { addAssistantRoutes } from './routes-assistants.ts';
 import { addJoinRoutes } from './routes-join.ts';
+import { addCronRoutes } from './routes-crons.ts';
 import { addRunRoutes } from './routes-runs.ts';
 import { addStateRoutes } from './routes-state.ts';
 import { addStoreRoutes } from './routes-store.ts';
@@ -29,6 +30,7 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
       addJoinRoutes(scope, deps, parts);
       addStoreRoutes(scope, deps);
       addUnbuiltRoutes(scope);
+      addCronRoutes(scope, deps);
     });
   };
 }

@@ -2,6 +2,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { z } from 'zod';
 import type { AssistantService } from '#src/assistants/service.ts';
+import type { CronService } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { StateService } from '#src/runs/state.ts';
 import type { StoreService } from '#src/store/service.ts';
@@ -12,6 +13,7 @@ export interface LangGraphDeps extends DialectDeps {
   assistants: AssistantService;
   states: StateService;
   store: StoreService;
+  crons: CronService;
   version: string;
   /** Empties the server; null unless it runs in test mode. */
   truncate:
@@ -58,6 +60,29 @@ export function runParam(request: Pick<FastifyRequest, 'params'>): string {
   const id = param(request, 'run_id');
   if (UUID.test(id)) return id.toLowerCase();
   throw new RunledgerError('RUN_NOT_FOUND', 'There is no such run.');
+}
+
+/** The cron's id in the path. @throws RunledgerError CRON_NOT_FOUND */
+export function cronParam(request: Pick<FastifyRequest, 'params'>): string {
+  const id = param(request, 'cron_id');
+  if (UUID.test(id)) return id.toLowerCase();
+  throw new RunledgerError('CRON_NOT_FOUND', 'Cron not found');
+}
+
+/** Whether it is an assistant's own id, and not that of a graph. */
+export function isUuid(id: string): boolean {
+  return UUID.test(id);
+}
+
+/** What `work` gives; what is wrong with a field that it names is told as the schema would tell it. */
+export async function naming<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof RunledgerError) || error.code !== 'INVALID_REQUEST' || error.path === undefined) throw error;
+    const issues = [{ code: 'custom', path: error.path.split('.'), message: error.message }];
+    throw new RunledgerError('INVALID_REQUEST', error.message, { path: error.path, details: { issues }, cause: error });
+  }
 }
 
 /** What `work` gives; a refusal with one of these codes is answered in another form, or names the thread. */

@@ -10,7 +10,7 @@ export function addSystemRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   app.get('/info', async () => ({
     version: deps.version,
     context: 'js',
-    flags: { assistants: true, crons: false, langsmith: false, langsmith_tracing_replicas: false },
+    flags: { assistants: true, crons: true, langsmith: false, langsmith_tracing_replicas: false },
   }));
 
   const { truncate } = deps;

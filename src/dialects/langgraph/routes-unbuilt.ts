@@ -8,12 +8,6 @@ const UNBUILT: [method: HTTPMethods, url: string, what: string][] = [
   ['POST', '/threads/:thread_id/commands', 'The event streaming protocol (v2)'],
   ['POST', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],
   ['GET', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],
-  ['POST', '/runs/crons', 'Crons'],
-  ['POST', '/threads/:thread_id/runs/crons', 'Crons'],
-  ['POST', '/runs/crons/search', 'Crons'],
-  ['POST', '/runs/crons/count', 'Crons'],
-  ['PATCH', '/runs/crons/:cron_id', 'Crons'],
-  ['DELETE', '/runs/crons/:cron_id', 'Crons'],
 ];
 
 export function addUnbuiltRoutes(app: LangGraphApp): void {

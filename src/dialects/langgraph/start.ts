@@ -1,24 +1,43 @@
 /** From a client's request for a run to the core's: assistant, thread and run put together. */
 import type { FastifyRequest } from 'fastify';
 import type { Assistant } from '#src/assistants/service.ts';
+import type { Cron } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { GraphMode, Json, JsonObject } from '#src/events/event.ts';
 import type { CheckpointRef, RunConfig, StartRequest } from '#src/runs/run.ts';
-import type { LangGraphDeps } from './route.ts';
-import type { RunCreate } from './wire.ts';
+import { type LangGraphDeps, parsed } from './route.ts';
+import { type RunCreate, runCreate } from './wire.ts';
 
 /**
  * @param threadId null for a run without a thread: then it gets one of its own, which is removed some time after its end
  *   unless the client wants to keep it
  * @throws RunledgerError ASSISTANT_NOT_FOUND
  */
-export async function startRequestOf(
-  { assistants }: Pick<LangGraphDeps, 'assistants'>,
+export function startRequestOf(
+  deps: Pick<LangGraphDeps, 'assistants'>,
   request: FastifyRequest,
   threadId: string | null,
   body: RunCreate,
 ): Promise<StartRequest> {
-  const { owner } = request.principal;
+  return requestOf(deps, { owner: request.principal.owner, headers: headersOf(request), threadId, body });
+}
+
+/**
+ * What a cron asks for at each of its slots. Its assistant is looked up then: it may have changed, or be gone.
+ * @throws RunledgerError ASSISTANT_NOT_FOUND, INVALID_REQUEST
+ */
+export async function cronRequestOf(deps: Pick<LangGraphDeps, 'assistants'>, cron: Cron): Promise<StartRequest> {
+  const { owner, thread_id: threadId, assistant_id, metadata, on_run_completed: on_completion } = cron;
+  const body = parsed(runCreate, { ...cron.payload, assistant_id, metadata, on_completion });
+  const request = await requestOf(deps, { owner, headers: {}, threadId, body });
+  return { ...request, thread_metadata: { cron_id: cron.id } };
+}
+
+async function requestOf(
+  { assistants }: Pick<LangGraphDeps, 'assistants'>,
+  asked: { owner: string; headers: JsonObject; threadId: string | null; body: RunCreate },
+): Promise<StartRequest> {
+  const { owner, headers, threadId, body } = asked;
   const assistant = await assistantOf(assistants, owner, body.assistant_id);
   const temporary = threadId === null && (body.on_completion ?? 'delete') !== 'keep';
   const modes = modesOf(body);
@@ -36,7 +55,7 @@ export async function startRequestOf(
     },
     input: body.input ?? null,
     command: body.command ?? null,
-    config: { ...runConfigOf(request, body), ...(modes.some((mode) => CHUNKED.has(mode)) && { keeps_chunks: true }) },
+    config: { ...runConfigOf(headers, body), ...(modes.some((mode) => CHUNKED.has(mode)) && { keeps_chunks: true }) },
     strategy: body.multitask_strategy ?? 'reject',
     delay_ms: Math.round((body.after_seconds ?? 0) * 1_000),
     stream_modes: recordedModes(modes),
@@ -54,7 +73,12 @@ export async function startRequestOf(
   };
 }
 
-async function assistantOf(assistants: LangGraphDeps['assistants'], owner: string, id: string): Promise<Assistant> {
+/** @throws RunledgerError ASSISTANT_NOT_FOUND */
+export async function assistantOf(
+  assistants: LangGraphDeps['assistants'],
+  owner: string,
+  id: string,
+): Promise<Assistant> {
   try {
     return await assistants.get(owner, id);
   } catch (error) {
@@ -79,13 +103,13 @@ function recordedModes(modes: string[]): GraphMode[] {
   return recorded.filter((mode) => asked.has(mode) || (mode === 'values' && asked.has('messages')));
 }
 
-function runConfigOf(request: FastifyRequest, body: RunCreate): RunConfig {
+function runConfigOf(headers: JsonObject, body: RunCreate): RunConfig {
   const { interrupt_before: before, interrupt_after: after, durability, context, metadata } = body;
   const given = configOf((body.config ?? {}) as JsonObject);
   const checkpoint = checkpointOf(body);
   return {
     ...given,
-    configurable: { ...headersOf(request), ...given.configurable },
+    configurable: { ...headers, ...given.configurable },
     metadata: { ...given.metadata, ...metadata },
     ...(context == null ? {} : { context }),
     ...(before == null ? {} : { interrupt_before: before }),

@@ -1,5 +1,6 @@
 /** What clients get: rows of the core in this protocol's form. */
 import { type Assistant, systemAssistantId } from '#src/assistants/service.ts';
+import type { Cron } from '#src/crons/service.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { Run, RunStatus } from '#src/runs/run.ts';
 import type { StateJson, TaskState } from '#src/runs/state.ts';
@@ -127,6 +128,10 @@ export function runOf(run: Run): JsonObject {
       resumable: wire.stream_resumable ?? false,
     },
   };
+}
+
+export function cronOf({ id, owner, ...cron }: Cron): JsonObject {
+  return { cron_id: id, user_id: owner, ...cron };
 }
 
 /** Only the named fields, where a client names any; `values.<key>` picks from the values. */

@@ -1,6 +1,7 @@
 /** What clients send. Keys that are not here are ignored, as this protocol has it; docs/langgraph.md says which have no effect. */
 import { z } from 'zod';
 import { ASSISTANT_ORDERS } from '#src/assistants/service.ts';
+import { CRON_ORDERS, isSchedule, isTimezone } from '#src/crons/service.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import { THREAD_ORDERS } from '#src/threads/service.ts';
 import { STREAM_MODES } from './frames.ts';
@@ -170,6 +171,56 @@ export const runCreate = z.object({
 export type RunCreate = z.output<typeof runCreate>;
 
 export const runBatch = z.array(runCreate).min(1).max(100);
+
+/** What of a run's request a cron keeps; its metadata are the cron's own. */
+const cronRun = runCreate
+  .pick({
+    input: true,
+    config: true,
+    context: true,
+    webhook: true,
+    interrupt_before: true,
+    interrupt_after: true,
+    multitask_strategy: true,
+    stream_mode: true,
+    stream_subgraphs: true,
+    stream_resumable: true,
+    durability: true,
+    checkpoint_during: true,
+  })
+  .partial();
+
+const SCHEDULE = 'must be five cron fields, six with seconds first, or a name such as @daily';
+const schedule = z.string().max(200).refine(isSchedule, SCHEDULE);
+const timezone = z.string().max(100).refine(isTimezone, 'must be an IANA time zone, such as Europe/Berlin').nullish();
+/** Without an offset it is UTC. */
+const endTime = z
+  .union([z.iso.datetime({ offset: true }), z.iso.datetime({ local: true }).transform((text) => `${text}Z`)])
+  .transform((text) => new Date(text).toISOString())
+  .nullish();
+const cronRules = {
+  timezone,
+  end_time: endTime,
+  enabled: z.boolean().nullish(),
+  on_run_completed: z.enum(['delete', 'keep']).nullish(),
+  metadata: jsonObject.nullish(),
+};
+
+export const cronCreate = z.object({ assistant_id: name, schedule, ...cronRules, ...cronRun.shape });
+export const cronUpdate = z.object({ schedule: schedule.nullish(), ...cronRules, ...cronRun.shape });
+export const cronFilter = z.object({
+  assistant_id: name.nullish(),
+  thread_id: uuid.nullish(),
+  enabled: z.boolean().nullish(),
+  metadata: jsonObject.nullish(),
+});
+export const cronSearch = cronFilter.extend({
+  limit: count(10),
+  offset,
+  sort_by: z.enum(CRON_ORDERS).default('created_at'),
+  sort_order: order,
+  select: z.array(z.string()).nullish(),
+});
 
 export const runList = z.object({
   limit: count(10),

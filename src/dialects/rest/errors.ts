@@ -19,6 +19,7 @@ const RULES = {
   ASSISTANT_NOT_FOUND: { status: 404 },
   ASSISTANT_VERSION_NOT_FOUND: { status: 404 },
   ASSISTANT_EXISTS: { status: 409 },
+  CRON_NOT_FOUND: { status: 404 },
   THREAD_EXISTS: { status: 409 },
   NOT_IMPLEMENTED: { status: 501 },
   DELIVERY_NOT_FOUND: { status: 404 },
