@@ -51,6 +51,8 @@ export interface SaverOwner {
   metadata: JsonObject;
   /** Resolves with the greatest event id given out, once all that the graph has told so far has one; null: none yet. */
   logged?: () => Promise<Cursor | null>;
+  /** Called when a checkpoint is stored; the step that follows it begins when this resolves. */
+  goOn?: () => Promise<void> | undefined;
 }
 
 export interface RunSaver {
@@ -222,6 +224,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
         logCursor,
       ]);
       this.wrote = true;
+      await this.#owner.goOn?.();
       return { configurable: { thread_id: threadId, checkpoint_ns: ns, checkpoint_id: checkpoint.id } };
     });
   }

@@ -13,7 +13,7 @@ import { createGraphStore } from '#src/store/graph-store.ts';
 import { createStoreService } from '#src/store/service.ts';
 import { transcriptBefore } from '#src/threads/transcript.ts';
 import { commandOf } from './command.ts';
-import { type Lease, LeaseGate } from './lease-gate.ts';
+import type { LeaseGate } from './lease-gate.ts';
 import type { Answer } from './outcome.ts';
 import type { Run, RunConfig } from './run.ts';
 import { orStopped } from './stop.ts';
@@ -29,13 +29,13 @@ export interface DriveDeps {
   recursionLimit: number;
   /** Nobody is asked who they are, so a run may say itself whose it is (`configurable.user_id`). */
   trustsUserId: boolean;
-  lease: Lease;
 }
 
 export interface DriveParts {
   writer: RunWriter;
   saver: RunSaver;
   translator: RunTranslator;
+  gate: LeaseGate;
   /** The graph has taken the run's input or answer already: it goes on from the tip. */
   continues: boolean;
 }
@@ -45,11 +45,13 @@ export interface DriveParts {
  * Returns the answer in the final state when the pass itself showed none (a run that was taken over at its very end).
  */
 export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal: AbortSignal): Promise<Answer | null> {
-  const { writer, saver, translator } = parts;
+  const { writer, saver, translator, gate } = parts;
   const configurable = configurableOf(deps, run, parts.continues);
   if (!parts.continues) await assertBeginning(deps.pool, run);
   // A user's factory may hang; a stop must reach it all the same.
   const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
+  // A run that goes on puts no checkpoint before its first step.
+  await gate.pass();
   const input = parts.continues ? null : await inputOf(deps.pool, run);
   const options = {
     configurable,
@@ -64,7 +66,7 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     ...(graph.store === undefined
       ? { store: createGraphStore(createStoreService({ pool: deps.pool }), run.owner) }
       : {}),
-    callbacks: [new LeaseGate(deps.lease, signal), translator.usageCallback],
+    callbacks: [gate, translator.usageCallback],
   };
   const onPart = (part: unknown): Promise<void> | undefined => {
     translator.part(part);

@@ -13,15 +13,16 @@ import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
-import { drive } from './drive.ts';
+import { type DriveParts, drive } from './drive.ts';
 import { type FailureCode, failure, type failureOf } from './failures.ts';
-import type { Lease } from './lease-gate.ts';
+import { type Lease, LeaseGate } from './lease-gate.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { openRunSaver } from './run-saver.ts';
 import { createSaverHandles, type SaverHandles } from './saver-handles.ts';
 import { orStopped, Stop, sleptThrough, stopOf } from './stop.ts';
 import { needsRepair, notStored, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
+import { withoutUserFacts } from './user-facts.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -62,9 +63,10 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
   const { signal } = abort;
   const lost = (): void => abort.abort(new Stop('lost'));
   const writer = deps.writer.open(run.id, run.epoch, lost);
-  const savers = createSaverHandles(() => openRunSaver(deps.checkpointPool, run, lost, writer));
+  const gate = new LeaseGate(deps.lease, signal);
+  const savers = createSaverHandles(() => openRunSaver(deps.checkpointPool, run, lost, { writer, gate }));
   try {
-    const outcome = await outcomeOf(deps, run, { writer, savers, lost }, signal);
+    const outcome = await outcomeOf(deps, run, { writer, savers, gate, lost }, signal);
     await savers.close();
     if (stopOf(signal) === 'lost') return null;
     await writer.flush(FLUSH_MS);
@@ -86,16 +88,17 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
 interface Means {
   writer: RunWriter;
   savers: SaverHandles;
+  gate: LeaseGate;
   /** To be called when a write was refused. */
   lost: () => void;
 }
 
 /** A fault of our own code ends the run; only a database that is away leaves it to be handed back. */
 async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: AbortSignal): Promise<Ending> {
-  const { writer, savers } = means;
+  const { writer, savers, gate } = means;
   try {
     const past = await begin(deps, run, means);
-    return await attempts(deps, run, { writer, savers, past }, signal);
+    return await attempts(deps, run, { writer, savers, gate, past }, signal);
   } catch (error) {
     if (isUnavailable(error)) throw error;
     deps.logger.error({ err: error, runId: run.id }, 'execution failed');
@@ -151,12 +154,13 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
 interface Parts {
   writer: RunWriter;
   savers: SaverHandles;
+  gate: LeaseGate;
   past: Begun;
 }
 
 /** Transient faults are tried again in place: same epoch, from the tip. */
 async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: AbortSignal): Promise<Ending> {
-  const { writer, savers, past } = parts;
+  const { writer, savers, gate, past } = parts;
   const translator = createTranslator({
     write: (event) => writer.write(event),
     continued: past.continues || run.command !== null,
@@ -173,7 +177,7 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
   const unexecuted = notExecuted(deps, run, past);
   if (unexecuted !== null) return { ...ending(unexecuted), answer: answerOf(past.partials), partials: past.partials };
   for (let attempt = 1, { continues } = past; ; attempt += 1) {
-    const attemptParts = { writer, saver: savers.current, translator, continues };
+    const attemptParts = { writer, saver: savers.current, translator, gate, continues };
     const { end, transient } = await once(deps, run, attemptParts, signal);
     if (!transient || attempt > deps.maxRetries || signal.aborted) return ending(end);
     const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
@@ -224,17 +228,10 @@ interface Ending extends Outcome {
   partials: PartialText[];
 }
 
-interface Attempt {
-  writer: RunWriter;
-  saver: RunSaver;
-  translator: RunTranslator;
-  continues: boolean;
-}
-
 async function once(
   deps: ExecuteDeps,
   run: Run,
-  parts: Attempt,
+  parts: DriveParts,
   signal: AbortSignal,
 ): Promise<{ end: Outcome; transient: boolean }> {
   const { translator } = parts;
@@ -296,7 +293,7 @@ async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => vo
 async function repairBefore(deps: ExecuteDeps, run: Run, lost: () => void): Promise<void> {
   if (run.command !== null || !(await needsRepair(deps.pool, run))) return;
   const { configurable = {} } = run.config;
-  const metadata = { ...configurable, graph_id: run.graph_id };
+  const metadata = { ...withoutUserFacts(configurable), graph_id: run.graph_id };
   const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
   try {
     const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });

@@ -1,6 +1,6 @@
 /**
- * No new model or tool call while this worker may have been given up: its calls cost money and act on the world, and no
- * fence of ours can take them back. By its own monotonic clock, a lease after sending the last successful renewal.
+ * No new model or tool call and no new step while this worker may have been given up: they cost money and act on the world,
+ * and no fence of ours can take them back. By its own monotonic clock, a lease after sending the last successful renewal.
  */
 import { BaseCallbackHandler } from '@langchain/core/callbacks/base';
 
@@ -11,7 +11,10 @@ export interface Lease {
   renewed(): Promise<void>;
 }
 
-/** For `callbacks` of graph.stream: model and tool calls wait here until the lease holds, or until the run is stopped. */
+/**
+ * For `callbacks` of graph.stream: model and tool calls wait here until the lease holds, or until the run is stopped. Steps do
+ * so in the saver, after the checkpoint that they follow (`pass`).
+ */
 export class LeaseGate extends BaseCallbackHandler {
   override readonly name = 'lease-gate';
   override readonly awaitHandlers = true;
@@ -27,18 +30,19 @@ export class LeaseGate extends BaseCallbackHandler {
   }
 
   override handleChatModelStart(): Promise<void> | undefined {
-    return this.#pass();
+    return this.pass();
   }
 
   override handleLLMStart(): Promise<void> | undefined {
-    return this.#pass();
+    return this.pass();
   }
 
   override handleToolStart(): Promise<void> | undefined {
-    return this.#pass();
+    return this.pass();
   }
 
-  #pass(): Promise<void> | undefined {
+  /** @throws what the run was stopped with */
+  pass(): Promise<void> | undefined {
     this.#signal.throwIfAborted();
     return this.#lease.holds() ? undefined : this.#untilRenewed();
   }

@@ -14,11 +14,6 @@ export interface PutBackDeps {
   logger: Logger;
 }
 
-const STILL_DEAD = `
-    not exists (
-      select 1 from workers w
-      where w.id = $1::uuid and w.expires_at > clock_timestamp() and w.renewed_at > clock_timestamp() - $2 * interval '1 ms')`;
-
 // A takeover is forgiven when the run has got further since the last one: its tip is a checkpoint of its own, and another.
 const OF_DEAD = `
   update runs r
@@ -32,14 +27,12 @@ const OF_DEAD = `
     on tip.thread_id = l.id::text and tip.checkpoint_ns = '' and tip.checkpoint_id = l.tip_checkpoint_id
   where seen.id = r.id
     -- guard: still in the hands of the dead worker, in the epoch that was looked at
-    and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch and r.kind <> 'edit'
+    and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch
     -- guard: the worker has not come back since it was judged
-    and ${STILL_DEAD}
+    and not exists (
+      select 1 from workers w
+      where w.id = $1::uuid and w.expires_at > clock_timestamp() and w.renewed_at > clock_timestamp() - $2 * interval '1 ms')
   returning r.*`;
-
-const EDITS_OF_DEAD = `
-  select r.* from runs r
-  where r.status = 'running' and r.worker_id = $1::uuid and r.kind = 'edit' and ${STILL_DEAD}`;
 
 const OWN = `
   update runs r
@@ -55,15 +48,6 @@ export async function putBackRunsOf(deps: PutBackDeps, workerId: string): Promis
   const runs = rows.map(toRun);
   await markAll(deps, runs, 'owner_dead');
   return runs;
-}
-
-/**
- * Edits of a dead worker. Nobody can go on with them: what they were to write was in the request. One whose owner comes
- * back after this look is ended all the same, and its owner's writes are refused.
- */
-export async function editsOf(pool: Pool, workerId: string): Promise<Run[]> {
-  const { rows } = await pool.query<RunRow>(EDITS_OF_DEAD, [workerId, LOCK_GRACE_MS]);
-  return rows.map(toRun);
 }
 
 /** Hands one's own run back. Counts nothing. Returns null when it was not ours any more. */

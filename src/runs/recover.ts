@@ -6,7 +6,7 @@ import { isUnavailable } from '#src/postgres/sqlstate.ts';
 import { failure } from './failures.ts';
 import { type FinalizeDeps, finalize, sealIfMissing } from './finalize.ts';
 import { emptyOutcome } from './outcome.ts';
-import { editsOf, type PutBackDeps, putBackRunsOf } from './put-back.ts';
+import { type PutBackDeps, putBackRunsOf } from './put-back.ts';
 import type { Run } from './run.ts';
 import { endedBy } from './run-end.ts';
 import { LOCK_GRACE_MS } from './worker.ts';
@@ -104,7 +104,6 @@ export function createRecovery(deps: RecoverDeps): Recovery {
       for (const run of runs) if (isExhausted(run)) await giveUp(run);
       deps.wake();
     }
-    for (const edit of await editsOf(deps.pool, workerId)) await failEdit(edit);
   }
 
   async function bury(workerId: string): Promise<void> {
@@ -119,13 +118,6 @@ export function createRecovery(deps: RecoverDeps): Recovery {
   /** A cancelled run is not given up: its next owner goes straight to closing. */
   function isExhausted(run: Run): boolean {
     return run.takeovers > deps.maxTakeovers && run.cancel_requested_at === null;
-  }
-
-  /** Left running it would hold its thread for ever. */
-  async function failEdit(run: Run): Promise<void> {
-    const by = { owner: true, epoch: run.epoch, given: 0 } as const;
-    await finalize(deps.finalize, run.id, by, emptyOutcome('failed', { error: failure('INTERNAL') }));
-    logger.warn({ workerId: deps.workerId, runId: run.id, threadId: run.thread_id }, 'edit of a dead worker failed');
   }
 
   async function giveUp(run: Run): Promise<void> {

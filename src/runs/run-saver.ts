@@ -4,18 +4,26 @@ import { type Cursor, cursorOf } from '#src/events/cursor.ts';
 import type { RunWriter } from '#src/events/writer.ts';
 import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
+import type { LeaseGate } from './lease-gate.ts';
 import type { Run } from './run.ts';
+import { withoutUserFacts } from './user-facts.ts';
 
 /**
  * A saver for this run in its epoch.
  * @param lost called when a write was refused because the run changed hands
- * @param writer where the graph's parts are written: each checkpoint then says up to which event its steps have told
+ * @param driving of the saver a graph is driven with: where its parts are written, so that each checkpoint says up to which
+ *   event its steps have told; and what a step has to pass before it begins
  */
-export function openRunSaver(pool: Pool, run: Run, lost: () => void, writer?: RunWriter): RunSaver {
+export function openRunSaver(
+  pool: Pool,
+  run: Run,
+  lost: () => void,
+  driving?: { writer: RunWriter; gate: LeaseGate },
+): RunSaver {
   const { metadata: given, configurable } = run.config;
   const metadata = {
     ...given,
-    ...configurable,
+    ...withoutUserFacts(configurable),
     ...(run.assistant_id === null ? {} : { assistant_id: run.assistant_id }),
     run_id: run.id,
     graph_id: run.graph_id,
@@ -25,7 +33,7 @@ export function openRunSaver(pool: Pool, run: Run, lost: () => void, writer?: Ru
     runId: run.id,
     epoch: run.epoch,
     metadata,
-    ...(writer && { logged: () => loggedBy(writer, run.epoch) }),
+    ...(driving && { logged: () => loggedBy(driving.writer, run.epoch), goOn: () => driving.gate.pass() }),
   };
   return openSaver(pool, owner, lost);
 }

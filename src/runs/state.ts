@@ -116,10 +116,11 @@ export function createStateService(deps: {
     },
     async update(owner, threadId, update, checkpoint = {}) {
       const place = await statePlace(pool, owner, threadId);
-      const written = await editPlace(place, async (graph, tx) => {
-        await assertCheckpoint(tx, place, checkpoint);
-        return stateUpdate(graph, configOf(place, checkpoint), update);
-      });
+      const written = await editPlace(
+        place,
+        (graph) => stateUpdate(graph, configOf(place, checkpoint), update),
+        (tx) => assertCheckpoint(tx, place, checkpoint),
+      );
       const name = checkpointName(written);
       if (name === null) throw new Error(`an update of thread ${threadId} wrote no checkpoint`);
       return name;
@@ -143,15 +144,24 @@ export function createStateService(deps: {
     copy: (owner, threadId) => copyThread(pool, owner, threadId),
   };
 
-  /** What was asked at the tip is asked no more: LangGraph forgets it with the checkpoint it belonged to. */
-  function editPlace<T>(place: StatePlace, work: (graph: DrivenGraph, tx: Tx) => Promise<T>): Promise<T> {
+  /**
+   * What was asked at the tip is asked no more: LangGraph forgets it with the checkpoint it belonged to. `assertion` comes
+   * before the graph is made: what follows a factory that hangs may come when the connection is somebody else's.
+   */
+  function editPlace<T>(
+    place: StatePlace,
+    work: (graph: DrivenGraph) => Promise<T>,
+    assertion: (tx: Tx) => Promise<void> = async () => undefined,
+  ): Promise<T> {
     const { graphId } = place;
     if (graphId === null) {
       throw new RunledgerError('INVALID_REQUEST', `Thread ${place.threadId} has no graph ID.`, { path: 'graph_id' });
     }
     assertGraph(graphs, graphId);
-    const toGraph = async (saver: BaseCheckpointSaver, tx: Tx): Promise<T> =>
-      work(await graphs.instantiate(graphId, saver, { configurable: place.configurable }), tx);
+    const toGraph = async (saver: BaseCheckpointSaver, tx: Tx): Promise<T> => {
+      await assertion(tx);
+      return work(await graphs.instantiate(graphId, saver, { configurable: place.configurable }));
+    };
     return edit(checkpointPool, { ...place, graphId, metadata: place.configurable }, toGraph, (tx) =>
       closeInterrupts(tx, place.lineageId),
     );

@@ -2,22 +2,14 @@
 import { randomUUID } from 'node:crypto';
 import { AIMessage, HumanMessage } from '@langchain/core/messages';
 import { Annotation, interrupt, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
-import type { BaseCheckpointSaver } from '@langchain/langgraph-checkpoint';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { RunEvent } from '#src/events/event.ts';
-import type { LogEntry } from '#src/events/log.ts';
-import { createLogWriter } from '#src/events/log-writer.ts';
-import { createMemoryLog } from '#src/events/memory-log.ts';
 import { openReader, openSaver } from '#src/graphs/checkpoints.ts';
-import type { DrivenGraph } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
-import { execute } from '#src/runs/execute.ts';
-import { failure } from '#src/runs/failures.ts';
-import { findRun } from '#src/runs/queries.ts';
-import type { Run } from '#src/runs/run.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
+import { type Compilable, executed } from '#tests/support/executed.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
-import { silent, testPool } from '#tests/support/pools.ts';
+import { testPool } from '#tests/support/pools.ts';
 
 let database: TestDatabase;
 let pool: Pool;
@@ -30,45 +22,6 @@ afterAll(async () => {
   await pool.end();
   await database.drop();
 });
-
-interface Compilable {
-  compile(options: { checkpointer: BaseCheckpointSaver }): unknown;
-}
-
-/** Executes the run as its worker would, up to where its end would be stored. */
-async function executed(graph: Compilable, run: LedgerRun, told: RunEvent[] = []) {
-  const log = createMemoryLog({ memoryLimitBytes: 1024 ** 2 });
-  const deliver = (_runId: string, entries: LogEntry[]): void => {
-    for (const { payload } of entries) told.push(JSON.parse(payload) as RunEvent);
-  };
-  const limits = { maxEvents: 1_000, maxBytes: 1_000_000, unacknowledgedBytes: 1_000_000 };
-  const writer = createLogWriter({ log, deliver, limits, logger: silent });
-  const deps = {
-    pool,
-    checkpointPool: pool,
-    graphs: {
-      ids: () => ['test'],
-      has: () => true,
-      contextOf: () => 'checkpoint' as const,
-      instantiate: async (_id: string, saver: BaseCheckpointSaver) =>
-        graph.compile({ checkpointer: saver }) as DrivenGraph,
-    },
-    log,
-    writer,
-    recursionLimit: 25,
-    trustsUserId: false,
-    failureOf: failure,
-    maxRetries: 3,
-    maxTakeovers: 3,
-    lease: { holds: () => true, renewed: async () => undefined },
-    logger: silent,
-  };
-  const execution = await execute(deps, (await findRun(pool, run.runId)) as Run, new AbortController());
-  await writer.close();
-  await log.close();
-  if (execution === null) throw new Error('the run was lost');
-  return execution.outcome;
-}
 
 const at = (run: LedgerRun) => ({ configurable: { thread_id: run.threadId, checkpoint_ns: '' } });
 const tipOf = async (run: LedgerRun): Promise<string> =>
@@ -115,7 +68,7 @@ test('a run that is cancelled before it began leaves the question of the one bef
     cancel_requested_at: new Date(),
     epoch: 2,
   });
-  expect(await executed(approval, { ...run, epoch: 2 })).toMatchObject({ status: 'cancelled' });
+  expect(await executed(pool, approval, { ...run, epoch: 2 })).toMatchObject({ status: 'cancelled' });
   expect(await tipOf(former)).toBe(tip);
 });
 
@@ -137,12 +90,12 @@ test('an answer at an earlier checkpoint is given once, though its task failed a
   const former = await asked(graph, { answers: [] });
   const from = await tipOf(former);
   const moved = await next(former, 2, { command: { update: { answers: ['elsewhere'] }, goto: 'both' } });
-  await executed(graph, moved);
+  await executed(pool, graph, moved);
   await endRun(pool, moved);
   expect(await tipOf(former)).not.toBe(from);
   const config = { checkpoint: { checkpoint_id: from } };
   const run = await next(former, 3, { command: { resume: 'again' }, config });
-  const outcome = await executed(graph, run);
+  const outcome = await executed(pool, graph, run);
   expect(failures).toBe(0);
   expect(outcome).toMatchObject({ status: 'interrupted', interrupts: [{ value: 'two' }] });
 });
@@ -152,7 +105,7 @@ test('a run that was to begin at a checkpoint that is gone does not begin at not
   const tip = await tipOf(former);
   const config = { checkpoint: { checkpoint_id: randomUUID() } };
   const run = await next(former, 2, { input: { messages: [{ type: 'human', id: 'x', content: 'no' }] }, config });
-  expect(await executed(approval, run)).toMatchObject({ status: 'failed' });
+  expect(await executed(pool, approval, run)).toMatchObject({ status: 'failed' });
   expect(await tipOf(former)).toBe(tip);
 });
 
@@ -177,7 +130,10 @@ test('what a step said that could not be stored is dropped by name when the step
   const input = { messages: [{ type: 'human', id: 'h', content: 'hello' }] };
   await pool.query('update runs set input = $2 where id = $1::uuid', [run.runId, input]);
   const told: RunEvent[] = [];
-  expect(await executed(graph, run, told)).toMatchObject({ status: 'succeeded', answer: { stream_id: 'said 2' } });
+  expect(await executed(pool, graph, run, told)).toMatchObject({
+    status: 'succeeded',
+    answer: { stream_id: 'said 2' },
+  });
   const lines = told.flatMap((event): (string | string[])[] => {
     if (event.type === 'message.whole') return [event.message.id];
     return event.type === 'run.retry' ? [event.dropped] : [];

@@ -6,7 +6,7 @@ import { createHub } from '#src/events/live-hub.ts';
 import type { EventLog } from '#src/events/log.ts';
 import { createMemoryLog } from '#src/events/memory-log.ts';
 import { createRedisLog } from '#src/events/redis-log.ts';
-import { Fenced, openSaver } from '#src/graphs/checkpoints.ts';
+import { openSaver } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { createRedis, type RedisClients } from '#src/redis/clients.ts';
@@ -14,7 +14,6 @@ import type { AdmitDeps } from '#src/runs/admission.ts';
 import { admitMessage } from '#src/runs/admit.ts';
 import { claim } from '#src/runs/claim.ts';
 import { type CoordinatorDeps, createCoordinator } from '#src/runs/coordinator.ts';
-import { editsOf } from '#src/runs/put-back.ts';
 import { findRun } from '#src/runs/queries.ts';
 import { createRecovery, type Recovery } from '#src/runs/recover.ts';
 import { admitRerun } from '#src/runs/rerun.ts';
@@ -109,40 +108,6 @@ test('of two dead workers, each with an end that is not sealed, both lose their 
   // One look deals with both, although neither end can be sealed.
   await recovery.stop();
   expect(await statuses()).toEqual(['queued', 'queued']);
-});
-
-test('an edit whose owner is dead is failed and lets go of its thread; that of a living owner goes on', async () => {
-  const log = createMemoryLog({ memoryLimitBytes: 1_000_000 });
-  const [orphan, strange, healthy] = [
-    await insertRunningRun(pool),
-    await insertRunningRun(pool),
-    await insertRunningRun(pool),
-  ];
-  await pool.query(`update runs set kind = 'edit' where id = any($1::uuid[])`, [
-    [orphan, strange, healthy].map(({ runId }) => runId),
-  ]);
-  await insertOwner(orphan.runId);
-  // The second's owner is not even known any more.
-  await insertOwner(healthy.runId, true);
-  const recovery = recoveryWith(log);
-  recovery.start();
-  await until(async () => (await rowOf(strange.runId)).status !== 'running', { message: 'the edits to be failed' });
-  await until(async () => (await rowOf(orphan.runId)).status !== 'running', { message: 'the edits to be failed' });
-  await recovery.stop();
-  for (const { runId } of [orphan, strange]) {
-    const row = await rowOf(runId);
-    expect(row).toMatchObject({ status: 'failed', epoch: 1, log_end: null, error: { code: 'INTERNAL' } });
-    // What it has not written yet is refused, and the thread is free.
-    await expect(put({ runId, threadId: row.thread_id, epoch: 1 }, 'late', 'update')).rejects.toThrow(Fenced);
-    await pool.query(`update threads set owner = 'anna', graph_id = 'chat', run_count = 1 where id = $1::uuid`, [
-      row.thread_id,
-    ]);
-    await admitMessage(admit, { owner: 'anna', thread_id: row.thread_id, content: 'hello' });
-  }
-  expect((await rowOf(healthy.runId)).status).toBe('running');
-  // Nor is it found when its owner came back after it had been judged.
-  const { rows } = await pool.query('select worker_id from runs where id = $1::uuid', [healthy.runId]);
-  expect(await editsOf(pool, rows[0].worker_id)).toEqual([]);
 });
 
 test('a worker its peers take for dead claims nothing', async () => {
