@@ -3,7 +3,7 @@ import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 
-/** What is deleted; a thread takes its runs and checkpoints with it. */
+/** What is deleted; a thread takes its runs and checkpoints with it, and with the runs go the crons that ask for them. */
 export interface Truncated {
   runs: boolean;
   threads: boolean;
@@ -24,6 +24,7 @@ export function truncate(pool: Pool, what: Truncated): Promise<void> {
     }
     if (what.threads) await tx.query('delete from threads');
     else if (what.checkpointer) await tx.query('update lineages set tip_checkpoint_id = null');
+    if (what.runs) await tx.query('delete from crons');
     if (what.runs && !what.threads) await tx.query('delete from runs');
     if (what.store) await tx.query('delete from store_items');
     if (what.assistants) await tx.query('delete from assistants where owner is not null');
