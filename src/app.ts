@@ -17,13 +17,14 @@ import { createRedisLog } from './events/redis-log.ts';
 import { createGraphDescriber } from './graphs/describe.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
 import { provideLogger, provideUrl } from './graphs/sdk-globals.ts';
-import { assertListenAllowed, createAuthenticate } from './http/auth.ts';
+import { type Authenticate, assertListenAllowed, createAuthenticate } from './http/auth.ts';
+import { loadAuthModule } from './http/auth-module.ts';
 import { registerHealth } from './http/health.ts';
 import { createMetrics, registerMetrics } from './http/metrics.ts';
 import { registerOpenapi } from './http/openapi.ts';
 import { createHttpServer } from './http/server.ts';
-import { createPool } from './postgres/pool.ts';
 import { assertWebhookUrl } from './outbox/webhook-url.ts';
+import { createPool } from './postgres/pool.ts';
 import { isUnavailable } from './postgres/sqlstate.ts';
 import { createRedis, type RedisClients } from './redis/clients.ts';
 import { createEngine } from './runs/engine.ts';
@@ -114,7 +115,6 @@ async function build(
   for (const reading of engine.readings) metrics.observe(reading);
   undo.push(() => engine.close());
 
-  const url = config.roles.includes('http') ? await serve() : null;
   const assistantDeps = { pool, graphIds: graphs.ids() };
   const assistants = createAssistantService({
     ...assistantDeps,
@@ -132,11 +132,12 @@ async function build(
     undo.push(() => clock.stop());
   }
 
+  const url = config.roles.includes('http') ? await serve() : null;
   return { url, evictionPolicy: await evictionPolicy(redis), close: takeDown };
 
   async function serve(): Promise<string> {
     const { auth, http } = config;
-    assertListenAllowed({ mode: auth.mode, host: http.host, allowPublic: http.allowPublic });
+    assertListenAllowed({ ...auth, host: http.host, allowPublic: http.allowPublic });
     const { app, sse, closing, errorHandler } = await createHttpServer({
       options: http,
       logger,
@@ -156,7 +157,7 @@ async function build(
       threads: createThreadService({ pool }),
       graphs,
       sse,
-      authenticate: createAuthenticate(auth),
+      authenticate: await authenticateOf(auth, logger),
       closing,
       errorHandler,
       logger,
@@ -169,8 +170,8 @@ async function build(
         assistants,
         states: createStateService({ pool, checkpointPool, graphs, logger }),
         store: createStoreService({ pool }),
-        version,
         crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
+        version,
         truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),
     );
@@ -183,6 +184,12 @@ async function build(
     provideUrl(url);
     return url;
   }
+}
+
+async function authenticateOf({ mode, ...auth }: Config['auth'], logger: Logger): Promise<Authenticate> {
+  if (mode !== 'module') return createAuthenticate({ mode, jwt: auth.jwt });
+  if (auth.module === null) throw new Error('auth.mode module without a module');
+  return loadAuthModule({ ...auth.module, studio: auth.studio }, logger);
 }
 
 async function openLog(config: Config, logger: Logger): Promise<{ log: EventLog; redis: RedisClients | null }> {

@@ -8,30 +8,18 @@ import { dirname, resolve } from 'node:path';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { envSchema } from './config-env.ts';
+import { ConfigError, duration, type GraphEntry, parsed, size, toModuleExport } from './config-parts.ts';
+import { type LangGraphJson, mergedAuth, mergedCors, mergedGraphs } from './langgraph-json.ts';
 
-const UNIT_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
-const UNIT_BYTES = { B: 1, KB: 1024, MB: 1024 ** 2, GB: 1024 ** 3 } as const;
+export { ConfigError, type GraphEntry } from './config-parts.ts';
 
-const duration = z
-  .string()
-  .regex(/^\d+(ms|s|m|h|d)$/, 'must be a duration such as 250ms, 5s, 10m, 24h or 7d')
-  .transform((text) => {
-    const unit = text.replace(/^\d+/, '') as keyof typeof UNIT_MS;
-    return Number.parseInt(text, 10) * UNIT_MS[unit];
-  });
-const size = z
-  .string()
-  .regex(/^\d+(B|KB|MB|GB)$/, 'must be a size such as 64KB or 8MB')
-  .transform((text) => {
-    const unit = text.replace(/^\d+/, '') as keyof typeof UNIT_BYTES;
-    return Number.parseInt(text, 10) * UNIT_BYTES[unit];
-  });
 const count = z.number().int().min(1);
 
+const modulePath = z.string().regex(/^.+:[A-Za-z_$][\w$]*$/, 'must be path:export');
 const graphEntry = z.union([
-  z.string().regex(/^.+:[A-Za-z_$][\w$]*$/, 'must be path:export'),
+  modulePath,
   z.strictObject({
-    path: z.string().regex(/^.+:[A-Za-z_$][\w$]*$/, 'must be path:export'),
+    path: modulePath,
     context: z.enum(['checkpoint', 'transcript']).default('checkpoint'),
     description: z.string().optional(),
   }),
@@ -60,7 +48,9 @@ export const fileSchema = z.strictObject({
     .prefault({}),
   auth: z
     .strictObject({
-      mode: z.enum(['none', 'dev', 'jwt']).default('none'),
+      mode: z.enum(['none', 'dev', 'jwt', 'module']).default('none'),
+      module: modulePath.optional(),
+      studio: z.boolean().default(false),
       jwt: z
         .strictObject({
           jwks_url: z.url().optional(),
@@ -130,19 +120,6 @@ export const fileSchema = z.strictObject({
   langgraph: z.strictObject({ graph_errors: z.enum(['hidden', 'shown']).default('hidden') }).prefault({}),
 });
 
-/** Stops the start. The message names every offending key by its path, and nothing of its value. */
-export class ConfigError extends Error {
-  override readonly name = 'ConfigError';
-}
-
-export interface GraphEntry {
-  /** Absolute path of the module and the name of its export. */
-  file: string;
-  exportName: string;
-  context: 'checkpoint' | 'transcript';
-  description: string | null;
-}
-
 export type Config = ReturnType<typeof loadConfig>;
 
 /**
@@ -155,11 +132,18 @@ export function loadConfig(options: {
   required: boolean;
   env: NodeJS.ProcessEnv;
   flags: { port?: number | undefined; host?: string | undefined; testMode?: boolean | undefined };
+  langgraphJson?: LangGraphJson | undefined;
 }) {
-  const file = parsed(fileSchema, withoutEmptySections(readYaml(options.file, options.required)), options.file);
+  const json = options.langgraphJson ?? null;
+  const yaml = readYaml(options.file, options.required);
+  const file = parsed(fileSchema, withoutEmptySections(yaml), options.file);
   const env = parsed(envSchema, withoutEmpty(options.env), 'environment');
   const base = dirname(resolve(options.file));
-  const graphs = Object.fromEntries(Object.entries(file.graphs).map(([id, entry]) => [id, toGraphEntry(entry, base)]));
+  // Beside a langgraph.json our default graph is there only when somebody asked for it.
+  const ownGraphs = json !== null && !hasGraphs(yaml) ? [] : Object.entries(file.graphs);
+  const own = Object.fromEntries(ownGraphs.map(([id, entry]) => [id, toGraphEntry(entry, base)]));
+  const graphs = mergedGraphs(own, json);
+  const auth = authOf(options.file, file.auth, base, json);
   const defaultGraph = file.default_graph ?? Object.keys(graphs)[0];
   if (defaultGraph === undefined || graphs[defaultGraph] === undefined) {
     throw new ConfigError(`${options.file}: default_graph: names no graph of graphs`);
@@ -176,10 +160,12 @@ export function loadConfig(options: {
       bodyLimitBytes: file.server.body_limit,
       sseKeepaliveMs: file.server.sse_keepalive_interval,
       streamWriteTimeoutMs: file.server.stream_write_timeout,
-      cors: file.server.cors,
+      cors: mergedCors(file.server.cors, json),
+      app: json?.app ?? null,
+      disabled: json?.disabled ?? null,
     },
     auth: {
-      mode: file.auth.mode,
+      ...auth,
       jwt: {
         secret: env.JWT_SECRET ?? null,
         jwksUrl: file.auth.jwt.jwks_url ?? null,
@@ -227,6 +213,7 @@ export function loadConfig(options: {
     webhooks: {
       secret: env.WEBHOOK_SECRET ?? null,
       allowPrivate: file.webhooks.allow_private,
+      rules: json?.webhooks ?? null,
       timeoutMs: file.webhooks.timeout,
       maxAttempts: file.webhooks.max_attempts,
     },
@@ -237,6 +224,7 @@ export function loadConfig(options: {
     },
     checkpoints: { keep: file.checkpoints.keep ?? null },
     langgraph: { showsGraphErrors: file.langgraph.graph_errors === 'shown', defaults: env.LANGGRAPH_CONFIG ?? {} },
+    store: json?.store ?? { defaultTtlMinutes: null, refreshOnRead: true },
     testMode: options.flags.testMode ?? false,
     redisUrl: env.REDIS_URL ?? null,
     logLevel: env.LOG_LEVEL ?? 'info',
@@ -264,27 +252,22 @@ function withoutEmptySections(file: unknown): unknown {
   return Object.fromEntries(Object.entries(file).filter(([, section]) => section !== null));
 }
 
-function parsed<T extends z.ZodType>(schema: T, value: unknown, source: string): z.output<T> {
-  const result = schema.safeParse(value);
-  if (result.success) return result.data;
-  const lines = result.error.issues.flatMap((issue) =>
-    issue.code === 'unrecognized_keys'
-      ? issue.keys.map((key) => `${[...issue.path, key].join('.')}: unknown key`)
-      : [`${issue.path.join('.') || '(top)'}: ${issue.message}`],
-  );
-  throw new ConfigError(lines.map((line) => `${source}: ${line}`).join('\n'));
-}
-
 function toGraphEntry(entry: z.output<typeof graphEntry>, base: string): GraphEntry {
   const { path, context, description } =
     typeof entry === 'string' ? { path: entry, context: 'checkpoint' as const, description: undefined } : entry;
-  const colon = path.lastIndexOf(':');
-  return {
-    file: resolve(base, path.slice(0, colon)),
-    exportName: path.slice(colon + 1),
-    context,
-    description: description ?? null,
-  };
+  return { ...toModuleExport(path, base), context, description: description ?? null };
+}
+
+function hasGraphs(yaml: unknown): boolean {
+  return typeof yaml === 'object' && yaml !== null && 'graphs' in yaml && yaml.graphs !== null;
+}
+
+function authOf(source: string, own: z.output<typeof fileSchema>['auth'], base: string, json: LangGraphJson | null) {
+  const module = own.module === undefined ? null : toModuleExport(own.module, base);
+  if ((own.mode === 'module') !== (module !== null)) {
+    throw new ConfigError(`${source}: auth.module: belongs to auth.mode module, which needs it`);
+  }
+  return mergedAuth({ mode: own.mode, module, studio: own.studio }, json);
 }
 
 /** An empty variable counts as not set, as in docker-compose's `KEY=`. */

@@ -5,10 +5,12 @@ import closeWithGrace from 'close-with-grace';
 import { pino } from 'pino';
 import { type App, startApp } from './app.ts';
 import { type Config, ConfigError, loadConfig } from './config.ts';
+import { readLangGraphJson } from './langgraph-json.ts';
 import { startEmbeddedPostgres } from './postgres/embedded.ts';
 import { migrate, pendingMigrations } from './postgres/migrate.ts';
 
-const USAGE = 'usage: node src/main.ts [--config config.yaml] [--port N] [--host H] [--migrate] [--test-mode]';
+const USAGE =
+  'usage: node src/main.ts [--config config.yaml] [--langgraph-json langgraph.json] [--port N] [--host H] [--migrate] [--test-mode]';
 /** Closing may take the drain and a little more before the process is ended anyway. */
 const CLOSE_GRACE_MS = 20_000;
 
@@ -19,7 +21,8 @@ function readArgs() {
   if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port <= 65_535)) {
     throw new ConfigError('--port: must be an integer from 0 to 65535');
   }
-  return { file: values.config, port, host: values.host, migrate: values.migrate, testMode: values['test-mode'] };
+  const json = values['langgraph-json'];
+  return { file: values.config, json, port, host: values.host, migrate: values.migrate, testMode: values['test-mode'] };
 }
 
 function parseFlags() {
@@ -27,6 +30,7 @@ function parseFlags() {
     return parseArgs({
       options: {
         config: { type: 'string' },
+        'langgraph-json': { type: 'string' },
         port: { type: 'string' },
         host: { type: 'string' },
         migrate: { type: 'boolean', default: false },
@@ -45,11 +49,15 @@ function packageVersion(): string {
 
 async function main(): Promise<void> {
   const args = readArgs();
+  const langgraphJson = args.json === undefined ? undefined : readLangGraphJson(args.json);
+  // The environment of the process wins, as over a .env file. In it before the graphs are loaded: they read it, too.
+  for (const [name, value] of Object.entries(langgraphJson?.env ?? {})) process.env[name] ??= value;
   const config = loadConfig({
     file: args.file ?? 'config.yaml',
     required: args.file !== undefined,
     env: process.env,
     flags: { port: args.port, host: args.host, testMode: args.testMode },
+    langgraphJson,
   });
   const logger = pino({ level: config.logLevel });
   const embedded =
@@ -75,6 +83,7 @@ async function main(): Promise<void> {
     throw error;
   }
   announce(config, app, embedded === null ? 'given by DATABASE_URL' : `embedded, in ${embedded.directory}`);
+  for (const warning of langgraphJson?.warnings ?? []) console.log(`  WARNING: ${warning}`);
 }
 
 async function refuseUnmigrated(databaseUrl: string): Promise<void> {
@@ -128,6 +137,8 @@ try {
 function isOurs(error: unknown): boolean {
   return (
     error instanceof Error &&
-    ['GraphLoadError', 'LogKindConflict', 'ListenRefused', 'EmbeddedPostgresError'].includes(error.name)
+    ['GraphLoadError', 'LogKindConflict', 'ListenRefused', 'EmbeddedPostgresError', 'AuthModuleError'].includes(
+      error.name,
+    )
   );
 }

@@ -33,6 +33,8 @@ export interface AssistantFilter {
   graph_id?: string | undefined;
   /** Part of the name, in any case. */
   name?: string | undefined;
+  /** What the metadata must hold besides: each of these. */
+  within?: readonly JsonObject[] | undefined;
 }
 
 export const ASSISTANT_ORDERS = ['assistant_id', 'graph_id', 'created_at', 'updated_at', 'name'] as const;

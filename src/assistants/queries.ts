@@ -30,11 +30,12 @@ export async function selectAssistant(db: Queryable, viewer: Viewer, id: string)
 
 const FILTER = `
   ${VISIBLE} and ($3::jsonb is null or metadata @> $3::jsonb) and ($4::text is null or graph_id = $4)
-  and ($5::text is null or strpos(lower(name), lower($5)) > 0)`;
+  and ($5::text is null or strpos(lower(name), lower($5)) > 0) and metadata @> all($6::jsonb[])`;
 
 function filterValues(viewer: Viewer, filter: AssistantFilter): unknown[] {
   const metadata = filter.metadata === undefined ? null : JSON.stringify(filter.metadata);
-  return [viewer.owner, viewer.graphIds, metadata, filter.graph_id ?? null, filter.name ?? null];
+  const within = (filter.within ?? []).map((wanted) => JSON.stringify(wanted));
+  return [viewer.owner, viewer.graphIds, metadata, filter.graph_id ?? null, filter.name ?? null, within];
 }
 
 const ORDER: Record<AssistantPage['sort_by'], string> = {
@@ -53,7 +54,7 @@ export async function selectAssistants(
 ): Promise<{ assistants: Assistant[]; total: number }> {
   const order = `${ORDER[page.sort_by]} ${page.sort_order === 'asc' ? 'asc' : 'desc'}, id`;
   const { rows } = await db.query<AssistantRow>(
-    `select ${COLUMNS} from assistants where ${FILTER} order by ${order} limit $6 offset $7`,
+    `select ${COLUMNS} from assistants where ${FILTER} order by ${order} limit $7 offset $8`,
     [...filterValues(viewer, page), page.limit, page.offset],
   );
   return { assistants: rows.map(toAssistant), total: await countAssistants(db, viewer, page) };

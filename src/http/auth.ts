@@ -2,10 +2,13 @@
 import { isIP } from 'node:net';
 import type { FastifyRequest, onRequestAsyncHookHandler } from 'fastify';
 import { RunledgerError } from '#src/errors.ts';
+import type { Access } from './access.ts';
 import { createJwtCheck, type JwtOptions } from './jwt.ts';
 
 export interface Principal {
   owner: string;
+  /** Who decides what the user may do; nobody in most modes: then a user may do everything with what is theirs. */
+  access?: Access;
 }
 
 declare module 'fastify' {
@@ -21,7 +24,10 @@ export interface AuthOptions {
 }
 
 /** Finds the owner from the request's headers. @throws RunledgerError UNAUTHENTICATED, UNAVAILABLE */
-export type Authenticate = (headers: FastifyRequest['headers']) => Promise<Principal>;
+export type Authenticate = (
+  headers: FastifyRequest['headers'],
+  seen: { method: string; url: string },
+) => Promise<Principal>;
 
 const LOCAL: Principal = { owner: 'local' };
 /** Owners are stored and logged: no control characters, and a length an index can take. */
@@ -47,7 +53,8 @@ export function createAuthenticate(options: AuthOptions): Authenticate {
 /** An onRequest hook: before the body is read, so nobody unknown can make the server hold one. */
 export function authHook(authenticate: Authenticate): onRequestAsyncHookHandler {
   return async (request) => {
-    request.principal = await authenticate(request.headers);
+    // A hook before this one may have asked already.
+    request.principal ??= await authenticate(request.headers, request);
   };
 }
 
@@ -55,10 +62,18 @@ export function authHook(authenticate: Authenticate): onRequestAsyncHookHandler 
  * Modes that believe everybody may listen on this machine only, unless the operator says otherwise.
  * @throws Error with a sentence for the operator
  */
-export function assertListenAllowed(options: { mode: AuthOptions['mode']; host: string; allowPublic: boolean }): void {
-  if (options.mode === 'jwt' || options.allowPublic || isLoopback(options.host)) return;
+export function assertListenAllowed(options: {
+  mode: AuthOptions['mode'] | 'module';
+  /** Studio is let in without credentials. */
+  studio?: boolean;
+  host: string;
+  allowPublic: boolean;
+}): void {
+  const checks = options.mode === 'jwt' || (options.mode === 'module' && options.studio !== true);
+  if (checks || options.allowPublic || isLoopback(options.host)) return;
+  const why = options.mode === 'module' ? 'auth.studio' : `auth.mode ${options.mode}`;
   throw new Error(
-    `auth.mode ${options.mode} lets anybody in, so it listens on this machine only: ${options.host} is refused. ` +
+    `${why} lets anybody in, so it listens on this machine only: ${options.host} is refused. ` +
       'Use auth.mode jwt, or set server.allow_public if something in front of the server keeps strangers out.',
   );
 }

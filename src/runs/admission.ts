@@ -77,12 +77,18 @@ export type Admission = Admitted & Superseding;
 export function optionsOf(deps: AdmitDeps, request: MessageRequest | AnswerRequest | RerunRequest) {
   return {
     requestKey: request.request_key ?? null,
-    config: request.config ?? {},
+    config: withUser(request.config ?? {}, request.user),
     streamModes: 'stream_modes' in request ? (request.stream_modes ?? []) : [],
     onDisconnect: request.on_disconnect ?? 'continue',
     webhook: request.webhook === undefined ? null : assertWebhookUrl(request.webhook, deps.webhooks),
     status: 'prepared' in request && request.prepared === true ? ('prepared' as const) : ('queued' as const),
   };
+}
+
+/** What a client says of the user does not count. */
+export function withUser(config: RunConfig, user: JsonObject | undefined): RunConfig {
+  if (user === undefined || Object.keys(user).length === 0) return config;
+  return { ...config, configurable: { ...config.configurable, ...user } };
 }
 
 /**

@@ -12,6 +12,7 @@ import { requestHash } from './hash.ts';
 import { type RunRow, runColumns, toRun } from './queries.ts';
 import { resumed } from './resume.ts';
 import type { Run, RunConfig, RunKind, StartRequest } from './run.ts';
+import { withoutUserFacts } from './user-facts.ts';
 
 /** A hundred years, which `interval` can hold. */
 const LONGEST_DELAY_MS = 100 * 366 * 86_400_000;
@@ -220,7 +221,7 @@ async function insert(
   },
 ): Promise<RunRow> {
   const { request, thread, placed, config } = parts;
-  const threadConfig = { ...thread.config, configurable: config.configurable };
+  const threadConfig = { ...thread.config, configurable: withoutUserFacts(config.configurable) };
   const { rows } = await tx.query<RunRow>({
     name: 'admit_input',
     text: INSERT,

@@ -38,8 +38,8 @@ const NEW_THREAD = {
   name: 'admit_thread',
   text: `
     with counted as (
-      insert into threads (id, owner, graph_id, turn_count, run_count)
-      values ($3::uuid, $2, $6, 1, 1)
+      insert into threads (id, owner, graph_id, metadata, turn_count, run_count)
+      values ($3::uuid, $2, $6, $20::jsonb, 1, 1)
       returning turn_count, run_count),
     -- the thread's own lineage has the thread's id
     own as (
@@ -102,7 +102,7 @@ async function inNewThread(
   hash: string | null,
 ): Promise<Admission> {
   const run = newRun(deps, request, { threadId: randomUUID(), graphId: request.graph_id ?? deps.defaultGraph, hash });
-  const row = await insertTurn(db, NEW_THREAD, run, request);
+  const row = await insertTurn(db, NEW_THREAD, run, request, [JSON.stringify(request.thread_metadata ?? {})]);
   if (row === undefined) throw new Error('a new thread was not inserted');
   return { run: toRun(row), message_id: run.messageId, replayed: false, superseded: row.superseded };
 }
@@ -162,8 +162,9 @@ async function insertTurn(
   statement: { name: string; text: string },
   run: NewRun,
   request: MessageRequest,
+  more: unknown[] = [],
 ): Promise<InsertedRow | undefined> {
-  const values = [...runValues(run), JSON.stringify(request.content), run.lineageId !== run.threadId];
+  const values = [...runValues(run), JSON.stringify(request.content), run.lineageId !== run.threadId, ...more];
   const { rows } = await db.query<InsertedRow>({ ...statement, values });
   return rows[0];
 }

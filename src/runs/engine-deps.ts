@@ -10,7 +10,7 @@ import type { SweepConfig } from './sweeps.ts';
 export interface EngineConfig {
   roles: readonly string[];
   defaultGraph: string;
-  auth: { mode: 'none' | 'dev' | 'jwt' };
+  auth: { mode: 'none' | 'dev' | 'jwt' | 'module' };
   langgraph: { showsGraphErrors: boolean };
   runs: {
     concurrency: number;

@@ -12,6 +12,7 @@ import {
   optionsOf,
   refuseWhileLive,
   threadNotFound,
+  withUser,
 } from './admission.ts';
 import { requestHash } from './hash.ts';
 import { type RunRow, toRun } from './queries.ts';
@@ -59,7 +60,7 @@ export function admitRerun(deps: AdmitDeps, request: RerunRequest): Promise<Admi
       messageId: opened.message_id,
       hash,
       ...options,
-      config: request.config ?? opened.config,
+      config: withUser(request.config ?? opened.config, request.user),
       streamModes: opened.stream_modes,
     });
     return { run: toRun(row), message_id: opened.message_id, replayed: false, superseded: row.superseded };

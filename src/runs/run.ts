@@ -103,6 +103,10 @@ export interface MessageRequest {
   owner: string;
   /** null: open a new thread. */
   thread_id: string | null;
+  /** For a thread that is opened. */
+  thread_metadata?: JsonObject | undefined;
+  /** What is known of who asks, for the graph's configurable. It is no part of what a request key stands for. */
+  user?: JsonObject | undefined;
   graph_id?: string | undefined;
   content: string | JsonObject[];
   request_key?: string | undefined;
@@ -119,6 +123,8 @@ export interface MessageRequest {
 export interface AnswerRequest {
   owner: string;
   thread_id: string;
+  /** @see MessageRequest.user */
+  user?: JsonObject | undefined;
   interrupts: { [id: string]: Json };
   request_key?: string | undefined;
   config?: RunConfig | undefined;
@@ -131,6 +137,8 @@ export interface AnswerRequest {
 export interface RerunRequest {
   owner: string;
   thread_id: string;
+  /** @see MessageRequest.user */
+  user?: JsonObject | undefined;
   request_key?: string | undefined;
   config?: RunConfig | undefined;
   on_disconnect?: OnDisconnect | undefined;

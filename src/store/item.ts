@@ -17,6 +17,8 @@ export interface StoreSearch {
   filter?: { [key: string]: Json } | undefined;
   limit: number;
   offset: number;
+  /** What an item must hold besides, each of these; its namespace and key are among what it holds. */
+  within?: readonly JsonObject[] | undefined;
   /** Whether items that were given a time to live begin it anew. */
   refresh: boolean;
 }
@@ -27,6 +29,8 @@ export interface NamespaceSearch {
   suffix: string[];
   /** Deeper ones are cut to so many labels. */
   max_depth?: number | undefined;
+  /** As in a search. */
+  within?: readonly JsonObject[] | undefined;
   limit: number;
   offset: number;
 }

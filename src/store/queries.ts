@@ -66,13 +66,20 @@ export async function deleteItem(
   ]);
 }
 
+const WITHIN = `value || jsonb_build_object('namespace', to_jsonb(namespace), 'key', key) @> all`;
+
+function withinValue(within: readonly JsonObject[] | undefined): string[] {
+  return (within ?? []).map((wanted) => JSON.stringify(wanted));
+}
+
 /** The most recently written first. @throws INVALID_REQUEST for a filter that is none */
 export async function searchItems(db: Queryable, owner: string, search: StoreSearch): Promise<StoreItem[]> {
-  const values: unknown[] = [owner, search.prefix, search.limit, search.offset];
+  const values: unknown[] = [owner, search.prefix, search.limit, search.offset, withinValue(search.within)];
   const conditions = filterConditions(search.filter ?? {}, values);
   const found = `
     select ${COLUMNS} from store_items
     where owner = $1 and namespace[1:cardinality($2::text[])] = $2::text[] and ${LIVES}
+      and ${WITHIN} ($5::jsonb[])
       ${conditions.map((condition) => `and ${condition}`).join('\n')}
     order by updated_at desc, namespace, key
     limit $3 offset $4`;
@@ -87,6 +94,7 @@ const NAMESPACES = `
   select distinct case when $4::int is null then namespace else namespace[1:$4::int] end as namespace
   from store_items
   where owner = $1 and ${LIVES}
+    and ${WITHIN} ($7::jsonb[])
     and cardinality(namespace) >= greatest(cardinality($2::text[]), cardinality($3::text[]))
     and not exists (
       select 1 from unnest($2::text[]) with ordinality as wanted(label, place)
@@ -100,7 +108,8 @@ const NAMESPACES = `
 
 export async function listNamespaces(db: Queryable, owner: string, search: NamespaceSearch): Promise<string[][]> {
   const { prefix, suffix, max_depth: depth = null, limit, offset } = search;
-  const { rows } = await db.query<{ namespace: string[] }>(NAMESPACES, [owner, prefix, suffix, depth, limit, offset]);
+  const values = [owner, prefix, suffix, depth, limit, offset, withinValue(search.within)];
+  const { rows } = await db.query<{ namespace: string[] }>(NAMESPACES, values);
   return rows.map(({ namespace }) => namespace);
 }
 

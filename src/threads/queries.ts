@@ -49,6 +49,7 @@ const PAGE = `
   select x.*, to_char(x.active_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
   from (${THREAD}
     where t.owner = $1 and not t.temporary and ($2::boolean is null or t.archived = $2)
+      and t.metadata @> all($6::jsonb[])
       and ($3::timestamptz is null or (t.active_at, t.id) < ($3::timestamptz, $4::uuid))
     order by t.active_at desc, t.id desc
     limit $5) x
@@ -58,7 +59,7 @@ const PAGE = `
 export async function selectThreads(
   db: Queryable,
   owner: string,
-  page: { archived: boolean | null; from: ListPosition | null; limit: number },
+  page: { archived: boolean | null; within: readonly JsonObject[]; from: ListPosition | null; limit: number },
 ): Promise<{ thread: Thread; position: ListPosition }[]> {
   const { rows } = await db.query<ThreadRow & { position: string }>(PAGE, [
     owner,
@@ -66,6 +67,7 @@ export async function selectThreads(
     page.from?.active_at ?? null,
     page.from?.id ?? null,
     page.limit,
+    page.within.map((wanted) => JSON.stringify(wanted)),
   ]);
   return rows.map((row) => ({ thread: toThread(row), position: { active_at: row.position, id: row.id } }));
 }

@@ -44,11 +44,13 @@ export async function selectListed(db: Queryable, owner: string, threadId: strin
 
 const FOUND = `
   select * from (${LISTED} where t.owner = $1 and not t.temporary and ($2::uuid[] is null or t.id = any($2::uuid[]))) x
-  where ($3::jsonb is null or x.metadata @> $3::jsonb) and ($4::text is null or x.activity = $4)`;
+  where ($3::jsonb is null or x.metadata @> $3::jsonb) and ($4::text is null or x.activity = $4)
+    and x.metadata @> all($5::jsonb[])`;
 
 function filterValues(owner: string, filter: ThreadFilter): unknown[] {
   const metadata = filter.metadata === undefined ? null : JSON.stringify(filter.metadata);
-  return [owner, filter.ids ?? null, metadata, filter.activity ?? null];
+  const within = (filter.within ?? []).map((wanted) => JSON.stringify(wanted));
+  return [owner, filter.ids ?? null, metadata, filter.activity ?? null, within];
 }
 
 const ORDER: Record<ThreadSearch['sort_by'], string> = {
@@ -66,7 +68,7 @@ export async function searchListed(
   search: ThreadSearch,
 ): Promise<{ threads: ListedThread[]; total: number }> {
   const order = `x.${ORDER[search.sort_by]} ${search.sort_order === 'asc' ? 'asc' : 'desc'}, x.id`;
-  const { rows } = await db.query<ListedRow>(`${FOUND} order by ${order} limit $5 offset $6`, [
+  const { rows } = await db.query<ListedRow>(`${FOUND} order by ${order} limit $6 offset $7`, [
     ...filterValues(owner, search),
     search.limit,
     search.offset,

@@ -20,7 +20,13 @@ export interface ThreadService {
   /** By recent activity, newest first. `cursor` is a former page's next_cursor. @throws INVALID_CURSOR */
   list(
     owner: string,
-    page: { limit: number; cursor?: string | undefined; archived?: boolean | undefined },
+    page: {
+      limit: number;
+      cursor?: string | undefined;
+      archived?: boolean | undefined;
+      /** What the metadata must hold: each of these. */
+      within?: readonly JsonObject[] | undefined;
+    },
   ): Promise<ThreadPage>;
   /** Only the given fields change. @throws THREAD_NOT_FOUND */
   update(
@@ -92,7 +98,12 @@ export function createThreadService({ pool }: { pool: Pool }): ThreadService {
     async list(owner, page) {
       const from = page.cursor === undefined ? null : decodePosition(page.cursor);
       // One more than asked tells whether there is a next page.
-      const found = await selectThreads(pool, owner, { archived: page.archived ?? null, from, limit: page.limit + 1 });
+      const found = await selectThreads(pool, owner, {
+        archived: page.archived ?? null,
+        within: page.within ?? [],
+        from,
+        limit: page.limit + 1,
+      });
       const shown = found.slice(0, page.limit);
       const last = shown.at(-1);
       const more = found.length > shown.length && last !== undefined;

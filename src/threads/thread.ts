@@ -40,6 +40,8 @@ export interface ThreadFilter {
   /** What the metadata must hold; `graph_id` counts as a part of them. */
   metadata?: JsonObject | undefined;
   activity?: Activity | undefined;
+  /** What the metadata must hold besides: each of these. */
+  within?: readonly JsonObject[] | undefined;
 }
 
 export interface ThreadSearch extends ThreadFilter {

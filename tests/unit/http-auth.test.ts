@@ -28,22 +28,23 @@ function nowSeconds(): number {
 
 function jwt(overrides: Partial<AuthOptions['jwt']> = {}) {
   const authenticate = createAuthenticate({ mode: 'jwt', jwt: { ...jwtOptions, ...overrides } });
-  return (token: string) => authenticate({ authorization: `Bearer ${token}` });
+  return (token: string) => authenticate({ authorization: `Bearer ${token}` }, seen);
 }
 
 const refused = { code: 'UNAUTHENTICATED' };
+const seen = { method: 'GET', url: '/' };
 
 describe('modes none and dev', () => {
   test('none: everybody is the local user', async () => {
-    await expect(createAuthenticate({ mode: 'none', jwt: jwtOptions })({})).resolves.toEqual({ owner: 'local' });
+    await expect(createAuthenticate({ mode: 'none', jwt: jwtOptions })({}, seen)).resolves.toEqual({ owner: 'local' });
   });
 
   test('dev: X-Dev-User names the owner', async () => {
     const authenticate = createAuthenticate({ mode: 'dev', jwt: jwtOptions });
-    await expect(authenticate({ 'x-dev-user': ' ada ' })).resolves.toEqual({ owner: 'ada' });
-    await expect(authenticate({ 'x-dev-user': 'u'.repeat(128) })).resolves.toEqual({ owner: 'u'.repeat(128) });
+    await expect(authenticate({ 'x-dev-user': ' ada ' }, seen)).resolves.toEqual({ owner: 'ada' });
+    await expect(authenticate({ 'x-dev-user': 'u'.repeat(128) }, seen)).resolves.toEqual({ owner: 'u'.repeat(128) });
     for (const user of [undefined, '', '   ', 'u'.repeat(129), 'a\u0000b', 'a\u0085b', 'a\tb', ['ada', 'bob']]) {
-      await expect(authenticate({ 'x-dev-user': user })).rejects.toMatchObject(refused);
+      await expect(authenticate({ 'x-dev-user': user }, seen)).rejects.toMatchObject(refused);
     }
   });
 });
@@ -90,7 +91,7 @@ describe('mode jwt with a secret', () => {
       `Bearer ${token} x`,
       'Bearer a.b.c',
     ]) {
-      await expect(authenticate({ authorization })).rejects.toMatchObject(refused);
+      await expect(authenticate({ authorization }, seen)).rejects.toMatchObject(refused);
     }
   });
 

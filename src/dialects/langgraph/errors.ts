@@ -1,5 +1,6 @@
 /** Every refusal in this dialect's form: the message as plain text, or what is wrong with the request as zod tells it. */
 import type { RefusalCode, RunledgerError } from '#src/errors.ts';
+import { answerOf } from '#src/http/access.ts';
 import type { RefusalRenderer } from '#src/http/errors.ts';
 
 interface Rule {
@@ -22,8 +23,8 @@ const RULES = {
   GRAPH_NOT_FOUND: { status: 404 },
   ASSISTANT_NOT_FOUND: { status: 404 },
   ASSISTANT_VERSION_NOT_FOUND: { status: 404 },
-  ASSISTANT_EXISTS: { status: 409 },
   CRON_NOT_FOUND: { status: 404 },
+  ASSISTANT_EXISTS: { status: 409 },
   THREAD_EXISTS: { status: 409 },
   NOT_IMPLEMENTED: { status: 501 },
   DELIVERY_NOT_FOUND: { status: 404 },
@@ -49,6 +50,8 @@ export interface Form {
 
 /** Status, headers and body of a refusal. Total over the codes. */
 export const renderRefusal: RefusalRenderer = (refusal) => {
+  const answer = answerOf(refusal);
+  if (answer !== undefined) return { ...answer, body: refusal.message };
   const { issues, form } = refusal.details as { issues?: unknown; form?: Form };
   const rule: Rule = RULES[refusal.code];
   if (issues !== undefined) {

@@ -1,11 +1,12 @@
 /** The LangGraph Platform dialect: what LangGraph's own clients speak, at the root of the server. */
 import type { FastifyPluginAsync } from 'fastify';
 import { authHook } from '#src/http/auth.ts';
+import { accessHook } from './access.ts';
 import { renderRefusal } from './errors.ts';
 import type { LangGraphDeps } from './route.ts';
 import { addAssistantRoutes } from './routes-assistants.ts';
-import { addJoinRoutes } from './routes-join.ts';
 import { addCronRoutes } from './routes-crons.ts';
+import { addJoinRoutes } from './routes-join.ts';
 import { addRunRoutes } from './routes-runs.ts';
 import { addStateRoutes } from './routes-state.ts';
 import { addStoreRoutes } from './routes-store.ts';
@@ -22,15 +23,16 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
     addSystemRoutes(app, deps);
     await app.register(async (scope) => {
       scope.addHook('onRequest', authHook(deps.authenticate));
+      scope.addHook('preHandler', accessHook(deps));
       const parts = { openStream: createStreams(deps), wait: createWait(deps) };
       addAssistantRoutes(scope, deps);
       addThreadRoutes(scope, deps);
       addStateRoutes(scope, deps);
       addRunRoutes(scope, deps, parts);
       addJoinRoutes(scope, deps, parts);
+      addCronRoutes(scope, deps);
       addStoreRoutes(scope, deps);
       addUnbuiltRoutes(scope);
-      addCronRoutes(scope, deps);
     });
   };
 }

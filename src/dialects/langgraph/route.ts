@@ -87,7 +87,7 @@ export async function naming<T>(work: () => Promise<T>): Promise<T> {
 
 /** What `work` gives; a refusal with one of these codes is answered in another form, or names the thread. */
 export async function answering<T>(
-  work: () => Promise<T>,
+  work: () => T | Promise<T>,
   forms: { threadId?: string; of?: { [code in RunledgerError['code']]?: Form } },
 ): Promise<T> {
   try {

@@ -1,6 +1,10 @@
 /** Assistants: graphs with a configuration of their own. */
-import type { FastifyReply } from 'fastify';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { z } from 'zod';
+import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
+import { authorize, isSeen, type ResourceFilter } from '#src/http/access.ts';
+import { allowAssistant, changed } from './access.ts';
 import { type LangGraphApp, type LangGraphDeps, param, parsed } from './route.ts';
 import { assistantOf, selected } from './views.ts';
 import {
@@ -31,19 +35,27 @@ export function paginate(reply: FastifyReply, page: { limit: number; offset: num
 
 function addLists(app: LangGraphApp, { assistants }: LangGraphDeps): void {
   app.post('/assistants/search', async (request, reply) => {
-    const { metadata, graph_id, name, select, ...page } = parsed(assistantSearch, request.body);
-    const filter = { metadata: metadata ?? undefined, graph_id: graph_id ?? undefined, name: name ?? undefined };
+    const { value, within } = await searched(request, assistantSearch);
+    const { metadata, graph_id, name, select, ...page } = value;
+    const filter = {
+      metadata: metadata ?? undefined,
+      graph_id: graph_id ?? undefined,
+      name: name ?? undefined,
+      within,
+    };
     const found = await assistants.search(request.principal.owner, { ...filter, ...page });
     paginate(reply, page, found.total);
     return found.assistants.map((assistant) => selected(assistantOf(assistant), select));
   });
 
   app.post('/assistants/count', async (request, reply) => {
-    const { metadata, graph_id, name } = parsed(assistantFilter, request.body);
+    const { value, within } = await searched(request, assistantFilter);
+    const { metadata, graph_id, name } = value;
     const total = await assistants.count(request.principal.owner, {
       metadata: metadata ?? undefined,
       graph_id: graph_id ?? undefined,
       name: name ?? undefined,
+      within,
     });
     return reply.type('application/json; charset=utf-8').send(JSON.stringify(total));
   });
@@ -53,9 +65,20 @@ function addLists(app: LangGraphApp, { assistants }: LangGraphDeps): void {
   });
 }
 
-function addChanges(app: LangGraphApp, { assistants, threads, runs }: LangGraphDeps): void {
+/** What is searched for, as the request says it and an Auth module leaves it; with the filters of the module. */
+async function searched<T extends z.ZodObject>(request: FastifyRequest, schema: T) {
+  const value: { [field: string]: unknown } = { ...parsed(schema, request.body) };
+  const within = await authorize(request, 'assistants:search', value);
+  return { value: changed(schema, value), within };
+}
+
+function addChanges(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { assistants, threads, runs } = deps;
+
   app.post('/assistants', async (request) => {
-    const body = parsed(assistantCreate, request.body);
+    const value = { ...parsed(assistantCreate, request.body) };
+    const filter = await authorize(request, 'assistants:create', value);
+    const body = changed(assistantCreate, value);
     const made = await assistants.create(request.principal.owner, {
       id: body.assistant_id,
       if_exists: body.if_exists ?? 'raise',
@@ -66,12 +89,17 @@ function addChanges(app: LangGraphApp, { assistants, threads, runs }: LangGraphD
       context: body.context ?? {},
       metadata: body.metadata ?? {},
     });
+    if (body.if_exists === 'do_nothing' && !isSeen(made.metadata, filter)) {
+      throw new RunledgerError('ASSISTANT_EXISTS', 'Assistant already exists');
+    }
     return assistantOf(made);
   });
 
   app.patch('/assistants/:assistant_id', async (request) => {
-    const body = parsed(assistantUpdate, request.body);
     const id = param(request, 'assistant_id');
+    const value = { ...parsed(assistantUpdate, request.body), assistant_id: id };
+    await allowAssistant(deps, request, 'assistants:update', id, value);
+    const body = changed(assistantUpdate, value);
     const updated = await assistants.update(request.principal.owner, id, {
       graph_id: body.graph_id ?? undefined,
       name: body.name ?? undefined,
@@ -86,13 +114,15 @@ function addChanges(app: LangGraphApp, { assistants, threads, runs }: LangGraphD
   app.delete('/assistants/:assistant_id', async (request) => {
     const { owner } = request.principal;
     const { delete_threads: withThreads } = parsed(assistantDelete, request.query);
-    const id = await assistants.remove(owner, param(request, 'assistant_id'));
-    if (withThreads === true) await deleteThreadsOf(id, owner);
+    const named = param(request, 'assistant_id');
+    const within = withThreads === true ? await authorize(request, 'threads:delete', { assistant_id: named }) : null;
+    const id = await assistants.remove(owner, named);
+    if (within !== null) await deleteThreadsOf(id, owner, within);
     return [id];
   });
 
-  async function deleteThreadsOf(assistantId: string, owner: string): Promise<void> {
-    const page = { metadata: { assistant_id: assistantId }, limit: 100, offset: 0 };
+  async function deleteThreadsOf(assistantId: string, owner: string, within: ResourceFilter): Promise<void> {
+    const page = { metadata: { assistant_id: assistantId }, within, limit: 100, offset: 0 };
     for (;;) {
       const found = await threads.search(owner, { ...page, sort_by: 'created_at', sort_order: 'asc' });
       if (found.threads.length === 0) return;

@@ -1,8 +1,11 @@
 /** Runs that are there: read, joined, stopped and deleted. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RunledgerError } from '#src/errors.ts';
-import { watchClient } from '#src/http/client.ts';
+import { authorize } from '#src/http/access.ts';
+import { type Client, watchClient } from '#src/http/client.ts';
+import { encodeFrames } from '#src/http/sse-frame.ts';
 import { LIVE_STATUSES, type Run } from '#src/runs/run.ts';
+import { allowThread } from './access.ts';
 import { runPath } from './links.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, runParam, threadParam } from './route.ts';
 import { lastIdOf, type OpenStream } from './streams.ts';
@@ -44,7 +47,7 @@ function addRead(app: LangGraphApp, deps: LangGraphDeps): void {
 }
 
 function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: Parts): void {
-  const { runs } = deps;
+  const { runs, sse } = deps;
 
   app.get('/threads/:thread_id/runs/:run_id/join', { exposeHeadRoute: false }, async (request, reply) => {
     const client = watchClient(reply);
@@ -59,11 +62,36 @@ function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: P
     const client = watchClient(reply);
     const { cancel_on_disconnect: stops = false, stream_mode: asked } = parsed(joinQuery, request.query);
     const after = lastIdOf(request);
-    const run = stateless ? await runs.get(request.principal.owner, runParam(request)) : await find(deps, request);
+    const run = await allowedRun(request, stateless).catch((error: unknown) => unseen(request, error));
+    if (run === null) return notThere(reply, client);
     if (stateless) reply.header('content-location', runPath(run, true));
     const only = asked === undefined ? null : new Set(Array.isArray(asked) ? asked : [asked]);
     return openStream({ reply, client, run, after, startedTheRun: false, cancelOnLeave: stops, only });
   };
+
+  async function allowedRun(request: FastifyRequest, stateless: boolean): Promise<Run> {
+    const run = stateless ? await runs.get(request.principal.owner, runParam(request)) : await find(deps, request);
+    const value = { run_id: run.id };
+    await allowThread(deps, request, 'threads:read', run.thread_id, value);
+    return run;
+  }
+
+  /** Beside an Auth module clients expect a stream, and be it of an error. */
+  function unseen(request: FastifyRequest, error: unknown): null {
+    const missing = error instanceof RunledgerError && /^(THREAD|RUN)_NOT_FOUND$/.test(error.code);
+    if (missing && request.principal.access !== undefined) return null;
+    throw error;
+  }
+
+  const notThere = (reply: FastifyReply, client: Client) =>
+    sse.stream(reply, {
+      client,
+      items: async function* () {
+        yield [{ event: 'error', data: { error: 'Error', message: '404: Thread not found' } }];
+      },
+      encode: encodeFrames,
+    });
+
   const options = { exposeHeadRoute: false };
   app.get('/threads/:thread_id/runs/:run_id/stream', options, (request, reply) => stream(request, reply, false));
   app.get('/runs/:run_id/stream', options, (request, reply) => stream(request, reply, true));
@@ -92,6 +120,11 @@ function addCancel(app: LangGraphApp, deps: LangGraphDeps): void {
     }
     const live = [...LIVE_STATUSES];
     const statuses = status === 'pending' ? live.slice(0, 1) : status === 'running' ? live.slice(1) : live;
+    const value = { thread_id, run_ids, status, action };
+    if (thread_id != null) await allowThread(deps, request, 'threads:update', thread_id, value);
+    else if ((await authorize(request, 'threads:update', value)).length > 0) {
+      throw new RunledgerError('FORBIDDEN', 'Name a thread: what may be stopped depends on it.');
+    }
     const which = { threadId: thread_id ?? undefined, ids: run_ids ?? undefined, statuses };
     await runs.cancelMany(request.principal.owner, which, action);
     return reply.code(204).send();

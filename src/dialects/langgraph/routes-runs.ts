@@ -1,8 +1,11 @@
 /** Runs: created in the background, as a stream, or waited for; with a thread or without one. */
 import type { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { RunledgerError } from '#src/errors.ts';
+import { authorize } from '#src/http/access.ts';
 import { type Client, watchClient } from '#src/http/client.ts';
 import type { Run } from '#src/runs/run.ts';
+import { changed, isSeenThread, noThread } from './access.ts';
 import { runPath, streamPath } from './links.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
 import { startRequestOf } from './start.ts';
@@ -30,8 +33,45 @@ function threadOf(request: FastifyRequest): string | null {
 
 async function start(deps: LangGraphDeps, request: FastifyRequest, body: RunCreate): Promise<Run> {
   const threadId = threadOf(request);
-  const asked = await startRequestOf(deps, request, threadId, body);
-  return answering(() => deps.runs.start(asked), threadId === null ? {} : { threadId });
+  const forms = threadId === null ? {} : { threadId };
+  const allowed = await answering(() => allowedRun(deps, request, threadId, body), forms);
+  const asked = await startRequestOf(deps, request, threadId, allowed);
+  const made = request.principal.access === undefined ? {} : { thread_metadata: allowed.metadata ?? {} };
+  return answering(() => deps.runs.start({ ...asked, ...made }), forms);
+}
+
+/**
+ * The request as an Auth module leaves it: its metadata, and what the graph is started with. A thread that does not exist has
+ * nothing to be held against the filters; it gets the metadata.
+ */
+async function allowedRun(
+  deps: LangGraphDeps,
+  request: FastifyRequest,
+  threadId: string | null,
+  body: RunCreate,
+): Promise<RunCreate> {
+  if (request.principal.access === undefined) return body;
+  const { metadata, multitask_strategy, if_not_exists, after_seconds, assistant_id, ...kwargs } = body;
+  const value = {
+    thread_id: threadId,
+    assistant_id,
+    status: 'pending',
+    metadata: metadata ?? {},
+    multitask_strategy,
+    if_not_exists,
+    after_seconds,
+    kwargs: kwargs as { [field: string]: unknown },
+  };
+  const filter = await authorize(request, 'threads:create_run', value);
+  if (threadId !== null && filter.length > 0) {
+    const seen = await isSeenThread(deps, request, threadId, filter).catch((error: unknown) => {
+      const missing = error instanceof RunledgerError && error.code === 'THREAD_NOT_FOUND';
+      if (missing && if_not_exists === 'create') return true;
+      throw error;
+    });
+    if (!seen) throw noThread(threadId);
+  }
+  return { ...body, ...changed(runCreate, { ...value.kwargs, assistant_id, metadata: value.metadata }) };
 }
 
 /** With where the run is, and where its stream can be joined again. */

@@ -4,8 +4,10 @@ import type { FastifyRequest } from 'fastify';
 import type { z } from 'zod';
 import { RunledgerError } from '#src/errors.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
+import { authorize, isSeen, type ResourceFilter } from '#src/http/access.ts';
 import { watchClient } from '#src/http/client.ts';
 import type { ListedThread, THREAD_ORDERS } from '#src/threads/service.ts';
+import { allowThread, changed, metadataValue } from './access.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
 import { paginate } from './routes-assistants.ts';
 import { selected, threadOf } from './views.ts';
@@ -44,13 +46,16 @@ function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
   app.post('/threads', async (request) => {
     const { owner } = request.principal;
     const { thread_id, metadata, if_exists, supersteps } = parsed(threadCreate, request.body);
-    const graphId = graphIn(metadata?.graph_id, graphs);
+    const value = { thread_id, if_exists, metadata: metadata ?? {} };
+    const filter = await authorize(request, 'threads:create', value);
+    const own = changed(metadataValue, value.metadata);
     const thread = await threads.open(owner, {
       id: thread_id ?? undefined,
-      metadata: metadata ?? {},
-      graph_id: graphId,
+      metadata: own,
+      graph_id: graphIn(own.graph_id, graphs),
       if_exists: if_exists ?? 'raise',
     });
+    if (if_exists === 'do_nothing' && !isSeen(thread.metadata, filter)) throw threadExists();
     if (supersteps == null || supersteps.length === 0) return withState(deps, owner, thread);
     const steps = supersteps.map(({ updates }) =>
       updates.map(({ values = null, command, as_node }) => ({
@@ -70,6 +75,10 @@ function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
   });
 }
 
+function threadExists(): RunledgerError {
+  return new RunledgerError('THREAD_EXISTS', 'Thread already exists');
+}
+
 function graphIn(graphId: Json | undefined, graphs: LangGraphDeps['graphs']): string | undefined {
   return typeof graphId === 'string' && graphs.has(graphId) ? graphId : undefined;
 }
@@ -79,7 +88,8 @@ function addSearch(app: LangGraphApp, deps: LangGraphDeps): void {
 
   app.post('/threads/search', async (request, reply) => {
     const { owner } = request.principal;
-    const { values, select, sort_by, sort_order, limit, offset, ...filter } = parsed(threadSearch, request.body);
+    const asked = await searched(request, threadSearch);
+    const { values, select, sort_by, sort_order, limit, offset, ...filter } = asked;
     const order = { sort_by: sort_by ?? 'created_at', sort_order: sort_order ?? 'desc' } as const;
     if (values != null) {
       const found = await withValues(owner, filterOf(filter), order, values);
@@ -97,7 +107,7 @@ function addSearch(app: LangGraphApp, deps: LangGraphDeps): void {
 
   app.post('/threads/count', async (request, reply) => {
     const { owner } = request.principal;
-    const { values, ...filter } = parsed(threadFilter, request.body);
+    const { values, ...filter } = await searched(request, threadFilter);
     const order = { sort_by: 'created_at', sort_order: 'desc' } as const;
     const total =
       values == null
@@ -125,8 +135,23 @@ function addSearch(app: LangGraphApp, deps: LangGraphDeps): void {
 
 const PAGE = 100;
 
-function filterOf({ ids, metadata, status }: Pick<z.output<typeof threadFilter>, 'ids' | 'metadata' | 'status'>) {
-  return { ids: ids ?? undefined, metadata: metadata ?? undefined, activity: status ?? undefined };
+/** What is searched for, as the request says it and an Auth module leaves it; with the filters of the module. */
+async function searched<T extends z.ZodObject>(
+  request: FastifyRequest,
+  schema: T,
+): Promise<z.output<T> & { within: ResourceFilter }> {
+  const value: { [field: string]: unknown } = { ...parsed(schema, request.body) };
+  const within = await authorize(request, 'threads:search', value);
+  return { ...changed(schema, value), within };
+}
+
+function filterOf({
+  ids,
+  metadata,
+  status,
+  within,
+}: Pick<z.output<typeof threadFilter>, 'ids' | 'metadata' | 'status'> & { within: ResourceFilter }) {
+  return { ids: ids ?? undefined, metadata: metadata ?? undefined, activity: status ?? undefined, within };
 }
 
 /** Every value asked for is there, and equal. */
@@ -156,7 +181,10 @@ function addReadAndChange(app: LangGraphApp, deps: LangGraphDeps): void {
     const { owner } = request.principal;
     const threadId = threadParam(request);
     const { metadata } = parsed(threadUpdate, request.body);
-    const thread = await answering(() => threads.addMetadata(owner, threadId, metadata ?? {}), { threadId });
+    const value = { metadata: metadata ?? {} };
+    await answering(() => allowThread(deps, request, 'threads:update', threadId, value), { threadId });
+    const added = changed(metadataValue, value.metadata);
+    const thread = await answering(() => threads.addMetadata(owner, threadId, added), { threadId });
     if (wantsMinimal(request)) return reply.code(204).send();
     return withState(deps, owner, thread);
   });
@@ -180,8 +208,11 @@ function addDeleteAndCopy(app: LangGraphApp, deps: LangGraphDeps): void {
   app.post('/threads/prune', async (request) => {
     const { owner } = request.principal;
     const { thread_ids, strategy } = parsed(threadPrune, request.body);
+    const event = strategy === 'delete' ? 'threads:delete' : 'threads:update';
+    const within = await authorize(request, event, { ids: thread_ids });
     const { threads: found } = await threads.search(owner, {
       ids: thread_ids,
+      within,
       limit: thread_ids.length,
       offset: 0,
       sort_by: 'created_at',
@@ -197,7 +228,13 @@ function addDeleteAndCopy(app: LangGraphApp, deps: LangGraphDeps): void {
   app.post('/threads/:thread_id/copy', async (request) => {
     const { owner } = request.principal;
     const of = { THREAD_NOT_FOUND: { status: 409, text: 'Thread not found' } };
-    const id = await answering(() => states.copy(owner, threadParam(request)), { of });
-    return withState(deps, owner, await threads.listed(owner, id));
+    const source = await answering(() => threadParam(request), { of });
+    await answering(() => allowThread(deps, request, 'threads:read', source), { of });
+    const { metadata } = await answering(() => threads.listed(owner, source), { of });
+    const value = { metadata };
+    await authorize(request, 'threads:create', value);
+    const id = await answering(() => states.copy(owner, source), { of });
+    if (request.principal.access === undefined) return withState(deps, owner, await threads.listed(owner, id));
+    return withState(deps, owner, await threads.addMetadata(owner, id, changed(metadataValue, value.metadata)));
   });
 }

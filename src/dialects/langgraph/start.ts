@@ -5,6 +5,7 @@ import type { Cron } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { GraphMode, Json, JsonObject } from '#src/events/event.ts';
 import type { CheckpointRef, RunConfig, StartRequest } from '#src/runs/run.ts';
+import { userFacts } from '../user-facts.ts';
 import { type LangGraphDeps, parsed } from './route.ts';
 import { type RunCreate, runCreate } from './wire.ts';
 
@@ -19,7 +20,7 @@ export function startRequestOf(
   threadId: string | null,
   body: RunCreate,
 ): Promise<StartRequest> {
-  return requestOf(deps, { owner: request.principal.owner, headers: headersOf(request), threadId, body });
+  return requestOf(deps, { owner: request.principal.owner, facts: factsOf(request), threadId, body });
 }
 
 /**
@@ -29,15 +30,15 @@ export function startRequestOf(
 export async function cronRequestOf(deps: Pick<LangGraphDeps, 'assistants'>, cron: Cron): Promise<StartRequest> {
   const { owner, thread_id: threadId, assistant_id, metadata, on_run_completed: on_completion } = cron;
   const body = parsed(runCreate, { ...cron.payload, assistant_id, metadata, on_completion });
-  const request = await requestOf(deps, { owner, headers: {}, threadId, body });
+  const request = await requestOf(deps, { owner, facts: NO_FACTS, threadId, body });
   return { ...request, thread_metadata: { cron_id: cron.id } };
 }
 
 async function requestOf(
   { assistants }: Pick<LangGraphDeps, 'assistants'>,
-  asked: { owner: string; headers: JsonObject; threadId: string | null; body: RunCreate },
+  asked: { owner: string; facts: Facts; threadId: string | null; body: RunCreate },
 ): Promise<StartRequest> {
-  const { owner, headers, threadId, body } = asked;
+  const { owner, facts, threadId, body } = asked;
   const assistant = await assistantOf(assistants, owner, body.assistant_id);
   const temporary = threadId === null && (body.on_completion ?? 'delete') !== 'keep';
   const modes = modesOf(body);
@@ -55,7 +56,7 @@ async function requestOf(
     },
     input: body.input ?? null,
     command: body.command ?? null,
-    config: { ...runConfigOf(headers, body), ...(modes.some((mode) => CHUNKED.has(mode)) && { keeps_chunks: true }) },
+    config: { ...runConfigOf(facts, body), ...(modes.some((mode) => CHUNKED.has(mode)) && { keeps_chunks: true }) },
     strategy: body.multitask_strategy ?? 'reject',
     delay_ms: Math.round((body.after_seconds ?? 0) * 1_000),
     stream_modes: recordedModes(modes),
@@ -103,13 +104,13 @@ function recordedModes(modes: string[]): GraphMode[] {
   return recorded.filter((mode) => asked.has(mode) || (mode === 'values' && asked.has('messages')));
 }
 
-function runConfigOf(headers: JsonObject, body: RunCreate): RunConfig {
+function runConfigOf(facts: Facts, body: RunCreate): RunConfig {
   const { interrupt_before: before, interrupt_after: after, durability, context, metadata } = body;
   const given = configOf((body.config ?? {}) as JsonObject);
   const checkpoint = checkpointOf(body);
   return {
     ...given,
-    configurable: { ...headers, ...given.configurable },
+    configurable: { ...facts.headers, ...given.configurable, ...facts.user },
     metadata: { ...given.metadata, ...metadata },
     ...(context == null ? {} : { context }),
     ...(before == null ? {} : { interrupt_before: before }),
@@ -128,6 +129,9 @@ const RESERVED = new Set([
   'checkpoint_id',
   'checkpoint_ns',
   'checkpoint_map',
+  'langgraph_auth_user',
+  'langgraph_auth_user_id',
+  'langgraph_auth_permissions',
 ]);
 
 /** A config as the core takes it: what it does not know is left out. */
@@ -154,6 +158,18 @@ function checkpointOf(body: RunCreate): CheckpointRef | null {
     ...(body.checkpoint_id == null ? {} : { checkpoint_id: body.checkpoint_id }),
   };
   return Object.keys(checkpoint).length === 0 ? null : checkpoint;
+}
+
+/** What the request itself tells the graph: headers, which its configurable may replace, and who asks, which it may not. */
+interface Facts {
+  headers: JsonObject;
+  user: JsonObject;
+}
+
+const NO_FACTS: Facts = { headers: {}, user: {} };
+
+function factsOf(request: FastifyRequest): Facts {
+  return { headers: headersOf(request), user: userFacts(request) };
 }
 
 /** Never passed on: they are credentials, or name us and not the client. */

@@ -1,5 +1,6 @@
 /** Every refusal in the form of the REST dialect: `{code, message, request_id, path?}` and what the code adds. */
 import type { RefusalCode } from '#src/errors.ts';
+import { answerOf } from '#src/http/access.ts';
 import type { RefusalRenderer } from '#src/http/errors.ts';
 import type { RefusalRule } from '../dialect.ts';
 import { streamPath } from './links.ts';
@@ -18,8 +19,8 @@ const RULES = {
   GRAPH_NOT_FOUND: { status: 404 },
   ASSISTANT_NOT_FOUND: { status: 404 },
   ASSISTANT_VERSION_NOT_FOUND: { status: 404 },
-  ASSISTANT_EXISTS: { status: 409 },
   CRON_NOT_FOUND: { status: 404 },
+  ASSISTANT_EXISTS: { status: 409 },
   THREAD_EXISTS: { status: 409 },
   NOT_IMPLEMENTED: { status: 501 },
   DELIVERY_NOT_FOUND: { status: 404 },
@@ -46,9 +47,10 @@ const RULES = {
 /** Status, headers and body of a refusal. Total over the codes. */
 export const renderRefusal: RefusalRenderer = (refusal, request) => {
   const rule: RefusalRule = RULES[refusal.code];
+  const answer = answerOf(refusal);
   return {
-    status: rule.status,
-    headers: rule.headers?.(refusal.details, threadIdOf(refusal.details, request.params)) ?? {},
+    status: answer?.status ?? rule.status,
+    headers: answer?.headers ?? rule.headers?.(refusal.details, threadIdOf(refusal.details, request.params)) ?? {},
     body: {
       code: refusal.code,
       message: refusal.message,

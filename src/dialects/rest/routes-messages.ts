@@ -7,6 +7,7 @@ import { type Client, watchClient } from '#src/http/client.ts';
 import type { Admitted, MessageRequest } from '#src/runs/run.ts';
 import type { DialectDeps } from '../dialect.ts';
 import type { OpenRunStream } from '../stream.ts';
+import { userFacts } from '../user-facts.ts';
 import { runPath, streamPath } from './links.ts';
 import { type RestApp, refused } from './route.ts';
 import { acceptedOf, acceptedView } from './views.ts';
@@ -49,6 +50,8 @@ function addSend(app: RestApp, { runs, openStream }: DialectDeps & { openStream:
     return {
       owner: request.principal.owner,
       thread_id: threadId,
+      thread_metadata: request.allowed?.metadata,
+      user: userFacts(request),
       graph_id: graph,
       content,
       request_key: requestKeyOf(request, request_key),
@@ -93,6 +96,7 @@ function addAnswer(app: RestApp, { runs, openStream }: DialectDeps & { openStrea
       const admitted = await runs.answer({
         owner: request.principal.owner,
         thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
+        user: userFacts(request),
         interrupts,
         request_key: requestKeyOf(request, request_key),
         config,
@@ -121,6 +125,7 @@ function addRetry(app: RestApp, { runs, openStream }: DialectDeps & { openStream
       const admitted = await runs.rerun({
         owner: request.principal.owner,
         thread_id: uuidOr('THREAD_NOT_FOUND', request.params.id),
+        user: userFacts(request),
         request_key: requestKeyOf(request, request_key),
         config,
         on_disconnect,

@@ -22,7 +22,8 @@ function addCreate(app: RestApp, { threads, graphs }: DialectDeps): void {
     url: '/threads',
     schema: { summary: 'Open a thread', body: threadCreateBody, response: { 201: threadView, ...refused } },
     handler: async (request, reply) => {
-      const { title, graph, metadata } = request.body;
+      const { title, graph } = request.body;
+      const metadata = request.allowed?.metadata ?? request.body.metadata;
       if (graph !== undefined && !graphs.has(graph)) {
         throw new RunledgerError('GRAPH_NOT_FOUND', 'This server has no such graph.', { path: 'graph' });
       }
@@ -42,7 +43,7 @@ function addList(app: RestApp, { threads }: DialectDeps): void {
       response: { 200: threadListView, ...refused },
     },
     handler: async (request) => {
-      const page = await threads.list(request.principal.owner, request.query);
+      const page = await threads.list(request.principal.owner, { ...request.query, within: request.allowed?.within });
       return { threads: page.threads.map(threadOf), next_cursor: page.next_cursor };
     },
   });

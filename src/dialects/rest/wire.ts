@@ -30,7 +30,7 @@ const RESERVED_KEYS = new Set(['thread_id', 'checkpoint_id', 'checkpoint_ns', 'c
 
 const configurable = jsonObject.superRefine((value, context) => {
   for (const key of Object.keys(value)) {
-    if (!key.startsWith('__') && !RESERVED_KEYS.has(key)) continue;
+    if (!key.startsWith('__') && !key.startsWith('langgraph_auth_') && !RESERVED_KEYS.has(key)) continue;
     context.addIssue({ code: 'custom', path: [key], message: 'this key is set by the server' });
   }
 });
