@@ -86,7 +86,7 @@ export async function createEngine(deps: EngineDeps): Promise<Engine> {
 
   return {
     runs,
-    readings: readingsOf(deps, ended, parts),
+    readings: readingsOf(deps, { ended, unsealed }, parts),
     get draining() {
       return draining;
     },
@@ -129,7 +129,12 @@ function createOutboxDrain({ config, pool, logger }: EngineDeps): Drain | null {
 
 const QUEUED = `select count(*)::int as count from runs where status = 'queued'`;
 
-function readingsOf(deps: EngineDeps, ended: ReadonlyMap<string, number>, parts: WorkerParts | null): EngineReading[] {
+interface Counted {
+  ended: ReadonlyMap<string, number>;
+  unsealed: ReadonlySet<string>;
+}
+
+function readingsOf(deps: EngineDeps, { ended, unsealed }: Counted, parts: WorkerParts | null): EngineReading[] {
   return [
     {
       name: 'runledger_event_loop_longest_stall_seconds',
@@ -168,6 +173,12 @@ function readingsOf(deps: EngineDeps, ended: ReadonlyMap<string, number>, parts:
       kind: 'counter',
       labels: ['status'],
       read: () => [...ended].map(([status, value]) => ({ value, labels: { status } })),
+    },
+    {
+      name: 'runledger_runs_unsealed',
+      help: 'Runs whose end this process stored and the event log has not taken yet.',
+      kind: 'gauge',
+      read: () => [{ value: unsealed.size }],
     },
     {
       name: 'runledger_viewers',

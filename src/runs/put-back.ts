@@ -31,7 +31,8 @@ const OF_DEAD = `
     -- guard: the worker has not come back since it was judged
     and not exists (
       select 1 from workers w
-      where w.id = $1::uuid and w.expires_at > clock_timestamp() and w.renewed_at > clock_timestamp() - $2 * interval '1 ms')
+      where w.id = $1::uuid and w.expires_at > statement_timestamp()
+        and w.renewed_at > statement_timestamp() - $2 * interval '1 ms')
   returning r.*`;
 
 const OWN = `

@@ -36,17 +36,19 @@ export interface Recovery {
 
 // Dead: the lease has expired by Postgres' clock; or the session lock is gone and the last renewal is old enough that
 // it is not just a reconnect. A worker whose row is gone while it still owns runs is dead too.
+// statement_timestamp(), not clock_timestamp(): on a busy machine the statement may go on long after its snapshot, and a row
+// that was fresh in it would look old by the clock.
 const DEAD = {
   name: 'dead_workers',
   text: `
     select coalesce(w.id, owner.worker_id) as id
     from workers w
     full join (select distinct worker_id from runs where status = 'running') owner on owner.worker_id = w.id
-    where pg_postmaster_start_time() < clock_timestamp() - $2 * interval '1 ms'
+    where pg_postmaster_start_time() < statement_timestamp() - $2 * interval '1 ms'
       and coalesce(w.id, owner.worker_id) <> $1::uuid
       and (w.id is null
-           or w.expires_at < clock_timestamp()
-           or (w.renewed_at < clock_timestamp() - $3 * interval '1 ms'
+           or w.expires_at < statement_timestamp()
+           or (w.renewed_at < statement_timestamp() - $3 * interval '1 ms'
                and not exists (
                  select 1 from pg_locks l
                  where l.locktype = 'advisory' and l.granted and l.objsubid = 1
@@ -58,7 +60,7 @@ const FORGET = `
   delete from workers w
   where w.id = $1::uuid
     -- guard: it has not come back meanwhile, and owns nothing
-    and w.renewed_at < clock_timestamp() - $2 * interval '1 ms'
+    and w.renewed_at < statement_timestamp() - $2 * interval '1 ms'
     and not exists (select 1 from runs r where r.worker_id = w.id and r.status = 'running')`;
 
 export function createRecovery(deps: RecoverDeps): Recovery {

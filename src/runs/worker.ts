@@ -71,12 +71,12 @@ const LIVENESS_LIMITS: ConnectionLimits = {
 // So that Postgres notices within seconds when this process' host is gone, and gives the lock back.
 const KEEPALIVE = `set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3`;
 // Our own former session may still hold the lock, when its connection is half open: nobody else has this key.
-const TAKE_OVER_LOCK = `
+const takeOverLock = (key: string): string => `
   select pg_terminate_backend(l.pid)
   from pg_locks l
   where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_backend_pid()
     and l.database = (select oid from pg_database where datname = current_database())
-    and l.classid = (($1::bigint >> 32) & 4294967295)::oid and l.objid = ($1::bigint & 4294967295)::oid`;
+    and l.classid = (('${key}'::bigint >> 32) & 4294967295)::oid and l.objid = ('${key}'::bigint & 4294967295)::oid`;
 
 // Registration of two processes at once is serialised, so neither can miss the other.
 const REGISTER_LOCK = `select pg_advisory_xact_lock($1::bigint)`;
@@ -139,10 +139,9 @@ export function createWorker(deps: WorkerDeps): Worker {
     });
     await fresh.connect();
     try {
-      await fresh.query(KEEPALIVE);
-      await fresh.query(TAKE_OVER_LOCK, [lockKey]);
-      await fresh.query('select pg_advisory_lock($1::bigint)', [lockKey]);
-      await fresh.query(`listen ${WAKE_CHANNEL}; listen ${CANCEL_CHANNEL}`);
+      // First of all, in one message: while the lock is absent only the last renewal says that this worker lives.
+      await fresh.query(`${takeOverLock(lockKey)}; select pg_advisory_lock('${lockKey}'::bigint)`);
+      await fresh.query(`${KEEPALIVE}; listen ${WAKE_CHANNEL}; listen ${CANCEL_CHANNEL}`);
       await register(fresh);
       return fresh;
     } catch (error) {

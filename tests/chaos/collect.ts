@@ -54,6 +54,8 @@ export async function collect(world: World): Promise<Facts> {
   const redis = new Redis(stage.redisUrl, { protocol: 2 });
   redis.on('error', () => undefined);
   try {
+    // What is not in Redis yet may be on its way: first every server has told it all.
+    await patiently(SETTLE_MS, async () => (await unsealedOn(stage)) === 0);
     await patiently(SETTLE_MS, async () => (await logsOf(redis, runs)).every((log) => log.ttlMs !== -1));
     await patiently(SETTLE_MS, async () => (await world.rows(UNTOLD, [owner])).length === 0);
     const tags = new Set(history.submissions.map((one) => one.question.tag));
@@ -147,9 +149,24 @@ function modelCallsOf(stage: Stage, tags: ReadonlySet<string>): Facts['modelCall
   });
 }
 
-async function serverFact(server: ChaosServer): Promise<ServerFact> {
+async function unsealedOn(stage: Stage): Promise<number> {
+  let count = 0;
+  for (const server of stage.servers) {
+    if (!server.reachable) continue;
+    // One that was killed meanwhile is asked no more.
+    const gauge = await gaugesOf(server).catch(() => null);
+    count += gauge === null ? 1 : gauge('runledger_runs_unsealed');
+  }
+  return count;
+}
+
+async function gaugesOf(server: ChaosServer): Promise<(name: string) => number> {
   const text = await (await fetch(`${server.url}/metrics`)).text();
-  const gauge = (name: string): number => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1] ?? 0);
+  return (name) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1] ?? 0);
+}
+
+async function serverFact(server: ChaosServer): Promise<ServerFact> {
+  const gauge = await gaugesOf(server);
   return {
     name: server.name,
     viewers: gauge('runledger_viewers'),

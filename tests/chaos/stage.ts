@@ -62,6 +62,8 @@ export interface Stage {
   start(options?: ServerOptions): Promise<ChaosServer>;
   /** A settled server that lives as long as the stage; started again when it has died. */
   shared(name: string): Promise<ChaosServer>;
+  /** The same for scenarios in which nobody dies: it need not be settled. */
+  lasting(name: string): Promise<ChaosServer>;
   /** One at a time of all who ask on this stage. */
   exclusively<T>(work: () => Promise<T>): Promise<T>;
   close(): Promise<void>;
@@ -160,8 +162,13 @@ async function build(
   async function startShared(name: string): Promise<ChaosServer> {
     const server = await start({ name: `shared-${name}` });
     void server.exit.then(() => shared.delete(name));
-    await server.settled();
     return server;
+  }
+
+  function lasting(name: string): Promise<ChaosServer> {
+    const there = shared.get(name) ?? startShared(name);
+    shared.set(name, there);
+    return there;
   }
 
   return {
@@ -173,11 +180,12 @@ async function build(
     recorder,
     servers,
     start,
-    shared(name) {
-      const there = shared.get(name) ?? startShared(name);
-      shared.set(name, there);
-      return there;
+    async shared(name) {
+      const server = await lasting(name);
+      await server.settled();
+      return server;
     },
+    lasting,
     exclusively(work) {
       const mine = last.then(work, work);
       last = mine.catch(() => undefined);

@@ -39,7 +39,7 @@ export const scenario: Scenario = {
   row: 1,
   name: 'kill -9 at named points',
   asserts: 'the run goes on elsewhere from its tip; readers get the rest once; the webhook is told',
-  weightS: 60,
+  weightS: 50,
   async run(world) {
     // Two points per seed, so that three seeds in a row meet them all.
     const first = (world.seed * 2) % VARIANTS.length;

@@ -10,7 +10,7 @@ export const scenario: Scenario = {
   name: 'kill -9 of the owner of 20 runs in mid answer',
   asserts:
     'every run goes on elsewhere in its second epoch; each reader gets the rest once; finished nodes are not run again',
-  weightS: 60,
+  weightS: 36,
   async run(world) {
     const survivor = await world.stage.shared('a');
     const victim = await world.server({ name: 'owner' });

@@ -6,7 +6,7 @@ export const scenario: Scenario = {
   name: 'SIGSTOP for less than the lease',
   asserts: 'no takeover: the run ends in its first epoch, with one model call',
   together: true,
-  weightS: 25,
+  weightS: 35,
   async run(world) {
     const stopMs = world.rng.int(1_500, 6_000);
     const tokensBefore = world.rng.int(1, 10);

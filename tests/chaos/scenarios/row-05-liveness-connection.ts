@@ -14,7 +14,7 @@ export const scenario: Scenario = {
   name: 'the liveness connection is terminated',
   asserts: 'the worker is back within its grace; no run changes hands; runs sent meanwhile are executed',
   together: true,
-  weightS: 30,
+  weightS: 45,
   async run(world) {
     const judge = await world.stage.shared('a');
     const victim = await world.server({ name: 'victim' });

@@ -18,7 +18,7 @@ export const scenario: Scenario = {
   asserts:
     'no 500 ever; every request is served soon after the restart; no run is stranded or lost, none changes hands for it',
   stage: { postgres: 'own' },
-  weightS: 65,
+  weightS: 50,
   async run(world) {
     const { postgres } = world.stage;
     must(postgres !== null, 'the stage has no Postgres of its own');

@@ -22,7 +22,7 @@ export const scenario: Scenario = {
     postgresSettings: [`max_connections=${MAX_CONNECTIONS}`, 'superuser_reserved_connections=3'],
     config: { postgres: { pool: 2, checkpoint_pool: 2, lock_timeout: '2s' } },
   },
-  weightS: 36,
+  weightS: 20,
   async run(world) {
     const server = await world.server({ name: 'small' });
     const early = world.rng.chance(0.5);

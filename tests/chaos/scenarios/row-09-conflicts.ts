@@ -27,9 +27,9 @@ export const scenario: Scenario = {
   asserts: 'every effect happens once: runs end succeeded, webhooks are told; no request gets a 500',
   stage: { config: { postgres: { lock_timeout: '1s' } } },
   together: true,
-  weightS: 30,
+  weightS: 40,
   async run(world) {
-    const servers = [await world.server({ name: 'left' }), await world.server({ name: 'right' })];
+    const servers = [await world.stage.lasting('left'), await world.stage.lasting('right')];
     const drop = await refuseAtRandom(world);
     const runs: Asked[] = [];
     try {

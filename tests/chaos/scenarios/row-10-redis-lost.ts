@@ -23,7 +23,7 @@ export const scenario: Scenario = {
   name: 'Redis killed, flushed, stopped',
   asserts: 'every run ends as if nothing had been; a reader has every event or is told to resync; admission goes on',
   stage: { redis: 'own' },
-  weightS: 60,
+  weightS: 50,
   async run(world) {
     world.allowResync();
     const variant = VARIANTS[world.seed % VARIANTS.length] as Variant;

@@ -16,7 +16,7 @@ export const scenario: Scenario = {
   name: 'latency of 200 ± 100 ms to Postgres, to Redis, to both',
   asserts: 'no time-out cascades: nobody is taken for dead, nothing is tried again, readers miss nothing',
   together: true,
-  weightS: 40,
+  weightS: 50,
   async run(world) {
     const way = WAYS[world.seed % WAYS.length];
     const postgres = way === 'redis' ? null : await world.proxy('postgres');

@@ -29,7 +29,7 @@ export const scenario: Scenario = {
   row: 13,
   name: 'answers lost after the service had applied them',
   asserts: 'one run, one end, every event once, the webhook under one id',
-  weightS: 60,
+  weightS: 55,
   async run(world) {
     const at = (world.seed * PER_SEED) % POINTS.length;
     const points = [...POINTS, ...POINTS].slice(at, at + PER_SEED);

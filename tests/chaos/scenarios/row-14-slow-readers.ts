@@ -12,7 +12,7 @@ import type { ChaosServer } from '../stage.ts';
 import type { Asked, World } from '../world.ts';
 
 /** In the long run more. What they cost the machine is mostly the kernel's: 2 MB each that are sent and not taken. */
-const READERS = process.env.CHAOS_PLAN === undefined ? 120 : 240;
+const READERS = process.env.CHAOS_PLAN === undefined ? 60 : 240;
 const EVENTS = 300;
 const EVENT_BYTES = 16 * 1024;
 /**
@@ -29,9 +29,9 @@ export const scenario: Scenario = {
   name: 'readers that are slow, and readers that never read',
   asserts:
     'memory is bounded per reader; a fast reader and the run are not held up; the slow one gets the rest from its id',
-  weightS: 45,
+  weightS: 35,
   async run(world) {
-    const server = await world.server({ name: 'read' });
+    const server = await world.stage.lasting('read');
     const baseMb = await heldMb(server);
     const talk = await world.ask({ on: server, tokens: 150, delayMs: 40 });
     const run = await startFlood(world, server);

@@ -25,7 +25,7 @@ export const scenario: Scenario = {
   async run(world) {
     world.allowResync();
     const redis = new Redis(world.stage.redisUrl, { protocol: 2 });
-    const server = await world.server({ name: 'reads' });
+    const server = await world.stage.lasting('reads');
     try {
       await trimmedAlive(world, redis, server);
       await fallsBehind(world, redis, server);
@@ -65,7 +65,7 @@ async function trimmedAlive(world: World, redis: Redis, server: ChaosServer): Pr
   const current = world.read(run, { on: server, faithful: true });
   await current.hasChunks(world.rng.int(20, 60));
   await redis.xtrim(logKey(run.runId), 'MAXLEN', world.rng.int(2, 8));
-  const other = await world.server({ name: 'comes later' });
+  const other = await world.stage.lasting('another');
   const [late, fresh] = await Promise.all([open(world, other, run, world.rng.int(0, 5)), open(world, other, run)]);
   await Promise.all([assertGapFirst(late, 'an id that was trimmed'), assertGapFirst(fresh, 'from the start')]);
   const { frames } = await current.done;

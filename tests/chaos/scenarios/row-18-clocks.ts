@@ -16,7 +16,7 @@ export const scenario: Scenario = {
   asserts:
     'no run changes hands while its worker lives; every turn sees those before it, whichever worker ran them; a dead one is taken over',
   together: true,
-  weightS: 40,
+  weightS: 50,
   async run(world) {
     const honest = await world.stage.shared('a');
     const ms = world.rng.pick([HOUR_MS, -HOUR_MS]);

@@ -29,7 +29,7 @@ export const scenario: Scenario = {
     'old events replay as they were told; old checkpoints are gone on with; unknown events, fields, columns and migrations are tolerated',
   // Of its own: what is loaded has ids of its own, and is removed at the next seed.
   stage: { postgres: 'own', redis: 'own', config: { auth: { mode: 'none' } } },
-  weightS: 36,
+  weightS: 30,
   async run(world) {
     const { stage } = world;
     stage.model.setScript((request, index) =>

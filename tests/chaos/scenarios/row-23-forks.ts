@@ -20,7 +20,7 @@ export const scenario: Scenario = {
   asserts:
     'the state equals that of the same graph in one process; an update during a run is refused, one between runs counts',
   together: true,
-  weightS: 55,
+  weightS: 60,
   async run(world) {
     const survivor = await world.stage.shared('a');
     const settings = {
