@@ -13,6 +13,7 @@ import { admitAnswer } from './answer.ts';
 import { type CancelDeps, cancel } from './cancel.ts';
 import { deleteRun } from './delete-run.ts';
 import { assertReplayable, type FollowDeps, follow } from './follow.ts';
+import { createThreadWatch, followThread, type ThreadFollowed, type ThreadFrom } from './follow-thread.ts';
 import { listRuns, liveRunsOf, type RunFilter } from './list.ts';
 import { findRunOfThread, getRun, liveRuns } from './queries.ts';
 import { admitRerun } from './rerun.ts';
@@ -35,6 +36,7 @@ import { supersede } from './supersede.ts';
 import { type Endings, waitUntilEnded } from './wait.ts';
 import { listDeliveries, requeueDelivery } from './webhooks.ts';
 
+export type { ThreadFrom } from './follow-thread.ts';
 export type { CancelResult, Followed } from './run.ts';
 
 export interface RunService {
@@ -119,6 +121,12 @@ export interface RunService {
    */
   follow(run: Run, after: Cursor, signal: AbortSignal): AsyncGenerator<Followed, void, void>;
 
+  /**
+   * The runs of a thread one after the other, and those that come later; ends when the thread is gone or `signal` aborts.
+   * The caller has made sure that the thread is the owner's.
+   */
+  followThread(threadId: string, from: ThreadFrom, signal: AbortSignal): AsyncGenerator<ThreadFollowed, void, void>;
+
   /** Resolves with the row once the run is terminal; rejects with the signal's reason when it aborts first. */
   wait(owner: string, runId: string, signal: AbortSignal): Promise<Run>;
 
@@ -161,6 +169,7 @@ export interface RunServiceDeps {
 
 export function createRunService(deps: RunServiceDeps): RunService {
   const { pool, logger } = deps;
+  const threads = createThreadWatch(pool);
 
   async function admitted(admission: Promise<Admission>): Promise<Admitted> {
     const { superseded, ...result } = await admission;
@@ -214,6 +223,7 @@ export function createRunService(deps: RunServiceDeps): RunService {
     cancel: cancelRun,
     openStream: (run) => assertReplayable(deps.follow, run),
     follow: (run, after, signal) => follow(deps.follow, run, after, signal),
+    followThread: (threadId, from, signal) => followThread({ ...deps.follow, pool, threads }, threadId, from, signal),
     wait: (owner, runId, signal) => waitUntilEnded(pool, deps.endings, owner, runId, signal),
     async disconnected(run) {
       if (run.on_disconnect !== 'cancel') return;

@@ -11,6 +11,7 @@ import { addRunRoutes } from './routes-runs.ts';
 import { addStateRoutes } from './routes-state.ts';
 import { addStoreRoutes } from './routes-store.ts';
 import { addSystemRoutes } from './routes-system.ts';
+import { addThreadStreamRoute } from './routes-thread-stream.ts';
 import { addThreadRoutes } from './routes-threads.ts';
 import { addUnbuiltRoutes } from './routes-unbuilt.ts';
 import { createStreams } from './streams.ts';
@@ -28,6 +29,7 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
       addAssistantRoutes(scope, deps);
       addThreadRoutes(scope, deps);
       addStateRoutes(scope, deps);
+      addThreadStreamRoute(scope, deps);
       addRunRoutes(scope, deps, parts);
       addJoinRoutes(scope, deps, parts);
       addCronRoutes(scope, deps);

@@ -4,7 +4,6 @@ import { RunledgerError } from '#src/errors.ts';
 import type { LangGraphApp } from './route.ts';
 
 const UNBUILT: [method: HTTPMethods, url: string, what: string][] = [
-  ['GET', '/threads/:thread_id/stream', 'The stream of a whole thread'],
   ['POST', '/threads/:thread_id/commands', 'The event streaming protocol (v2)'],
   ['POST', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],
   ['GET', '/threads/:thread_id/stream/events', 'The event streaming protocol (v2)'],

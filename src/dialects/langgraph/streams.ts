@@ -68,7 +68,8 @@ const KNOWN = new Set<string>(STREAM_MODES);
 /** A run that another dialect admitted records these; its own creator named no modes of this one. */
 const OF_OTHERS: StreamMode[] = ['messages-tuple', 'updates', 'custom'];
 
-function viewOf(run: Run): { modes: ReadonlySet<StreamMode>; subgraphs: boolean } {
+/** What the run's creator asked to see. */
+export function viewOf(run: Run): { modes: ReadonlySet<StreamMode>; subgraphs: boolean } {
   const { stream_mode: asked, stream_subgraphs: subgraphs } = run.wire ?? ({} as JsonObject);
   const modes = Array.isArray(asked) ? asked.filter((mode) => KNOWN.has(String(mode))) : OF_OTHERS;
   return { modes: new Set(modes as StreamMode[]), subgraphs: subgraphs === true };

@@ -243,6 +243,8 @@ export const joinQuery = z.object({
   cancel_on_disconnect: flag.optional(),
   stream_mode: many(z.string()).optional(),
 });
+const threadMode = z.enum(['run_modes', 'lifecycle', 'state_update']);
+export const threadStreamQuery = z.object({ stream_mode: many(threadMode).default('run_modes') });
 export const cancelQuery = z.object({ wait: flag.optional(), action: z.enum(['interrupt', 'rollback']).optional() });
 export const cancelMany = z.object({
   thread_id: uuid.nullish(),
