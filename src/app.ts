@@ -169,7 +169,7 @@ async function build(
         ...dialect,
         assistants,
         states: createStateService({ pool, checkpointPool, graphs, logger }),
-        store: createStoreService({ pool }),
+        store: createStoreService({ pool, ttl: config.store }),
         crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
         version,
         truncate: config.testMode ? (what) => truncate(pool, what) : null,

@@ -9,7 +9,7 @@ import { parse } from 'yaml';
 import { z } from 'zod';
 import { envSchema } from './config-env.ts';
 import { ConfigError, duration, type GraphEntry, parsed, size, toModuleExport } from './config-parts.ts';
-import { type LangGraphJson, mergedAuth, mergedCors, mergedGraphs } from './langgraph-json.ts';
+import { type LangGraphJson, mergedAuth, mergedCors, mergedGraphs, mergedWebhooks } from './langgraph-json.ts';
 
 export { ConfigError, type GraphEntry } from './config-parts.ts';
 
@@ -213,7 +213,7 @@ export function loadConfig(options: {
     webhooks: {
       secret: env.WEBHOOK_SECRET ?? null,
       allowPrivate: file.webhooks.allow_private,
-      rules: json?.webhooks ?? null,
+      rules: mergedWebhooks({ allowPrivate: file.webhooks.allow_private }, json),
       timeoutMs: file.webhooks.timeout,
       maxAttempts: file.webhooks.max_attempts,
     },

@@ -7,6 +7,8 @@ import { dirname, resolve } from 'node:path';
 import { parseEnv } from 'node:util';
 import { z } from 'zod';
 import { ConfigError, type GraphEntry, type ModuleExport, parsed, toModuleExport } from './config-parts.ts';
+import type { WebhookRules } from './outbox/webhook-url.ts';
+import type { StoreTtl } from './store/service.ts';
 
 export interface LangGraphJson {
   /** The file, for messages. */
@@ -18,11 +20,11 @@ export interface LangGraphJson {
   app: ModuleExport | null;
   disabled: DisabledRoutes;
   cors: Cors | null;
-  store: { defaultTtlMinutes: number | null; refreshOnRead: boolean };
+  store: StoreTtl;
   /** What became of threads without a ttl of their own; null: nothing. */
   threadTtl: { minutes: number; strategy: 'delete' | 'keep_latest' } | null;
-  /** Further rules for the URLs of webhooks. */
-  webhooks: WebhookRules;
+  /** Further rules for the URLs of webhooks; `publicOnly`: never into this server's own network. */
+  webhooks: WebhookRules & { publicOnly: boolean };
   /** Sentences about keys without effect, each with the key's path. */
   warnings: string[];
 }
@@ -44,16 +46,6 @@ export interface Cors {
   allowedHeaders?: string[] | undefined;
   exposedHeaders?: string[] | undefined;
   maxAgeSeconds?: number | undefined;
-}
-
-export interface WebhookRules {
-  requireHttps: boolean;
-  /** `example.org`, or `*.example.org` for every name under it; null: all. */
-  domains: string[] | null;
-  ports: number[] | null;
-  maxLength: number | null;
-  /** Never into this server's own network, whatever config.yaml allows. */
-  publicOnly: boolean;
 }
 
 const path = z.string().min(1);
@@ -287,4 +279,13 @@ export function mergedAuth<Mode extends string>(
     throw new ConfigError(`${json.source}: auth: config.yaml has auth.mode ${own.mode} too`);
   }
   return { mode: 'module', ...json.auth };
+}
+
+/** @throws ConfigError when config.yaml allows what langgraph.json forbids */
+export function mergedWebhooks(own: { allowPrivate: boolean }, json: LangGraphJson | null): WebhookRules | null {
+  if (json === null) return null;
+  if (json.webhooks.publicOnly && own.allowPrivate) {
+    throw new ConfigError(`${json.source}: webhooks.url.disable_loopback: config.yaml has webhooks.allow_private`);
+  }
+  return json.webhooks;
 }

@@ -27,7 +27,7 @@ export type GraphExport =
 
 /**
  * Imports the module (JavaScript, or TypeScript that Node can strip) and reads the export: a compiled graph, a StateGraph (compiled
- * here), a promise of either, or a factory function.
+ * here), an agent with a graph in it, a promise of one of these, or a factory function.
  * @throws GraphLoadError
  */
 export async function loadGraphExport(graphId: string, file: string, exportName: string): Promise<GraphExport> {
@@ -48,9 +48,13 @@ export async function loadGraphExport(graphId: string, file: string, exportName:
   );
 }
 
-/** A graph that can be driven: the value itself when it is compiled, the StateGraph compiled; null for anything else. */
+/**
+ * A graph that can be driven: the value itself when it is compiled, the StateGraph compiled, the graph inside an agent (LangChain's
+ * `createAgent`); null for anything else.
+ */
 export function compiled(graphId: string, value: unknown): DrivenGraph | null {
   if (isCompiled(value)) return value;
+  if (typeof value === 'object' && value !== null && 'graph' in value && isCompiled(value.graph)) return value.graph;
   if (!isCompilable(value)) return null;
   try {
     return value.compile();

@@ -9,6 +9,16 @@ const LOCALHOST = /^(?:.+\.)?localhost\.?$/;
 export interface WebhookPolicy {
   /** Addresses that are not on the public internet are allowed too. */
   allowPrivate: boolean;
+  /** What else an operator asks of the URL; null: nothing. */
+  rules?: WebhookRules | null | undefined;
+}
+
+export interface WebhookRules {
+  requireHttps: boolean;
+  /** `example.org`, or `*.example.org` for every name under it; null: all. */
+  domains: readonly string[] | null;
+  ports: readonly number[] | null;
+  maxLength: number | null;
 }
 
 /** Either a URL that may be sent to, as far as the URL alone tells, or why not, in words for its owner. */
@@ -19,8 +29,23 @@ export function checkWebhookUrl(url: string, policy: WebhookPolicy): { url: URL 
   if (parsed.username !== '' || parsed.password !== '') return { refusal: 'has credentials in it' };
   if (!policy.allowPrivate && isPrivateLiteral(parsed.hostname)) return { refusal: 'names a private address' };
   parsed.hash = '';
-  if (parsed.href.length > MAX_LENGTH) return { refusal: `is longer than ${MAX_LENGTH} characters` };
-  return { url: parsed };
+  const maxLength = policy.rules?.maxLength ?? MAX_LENGTH;
+  if (parsed.href.length > maxLength) return { refusal: `is longer than ${maxLength} characters` };
+  const broken = policy.rules == null ? null : brokenRule(parsed, policy.rules);
+  return broken === null ? { url: parsed } : { refusal: broken };
+}
+
+function brokenRule(url: URL, { requireHttps, domains, ports }: WebhookRules): string | null {
+  if (requireHttps && url.protocol !== 'https:') return 'is not an https URL';
+  if (domains !== null && !domains.some((domain) => isWithin(url.hostname, domain.toLowerCase()))) {
+    return 'is not within the domains this server sends to';
+  }
+  const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port);
+  return ports === null || ports.includes(port) ? null : 'names a port this server does not send to';
+}
+
+function isWithin(hostname: string, domain: string): boolean {
+  return domain.startsWith('*.') ? hostname.endsWith(domain.slice(1)) : hostname === domain;
 }
 
 /** `URL` has already turned every notation of an IPv4 address (octal, hexadecimal, short, one number) into the usual one. */

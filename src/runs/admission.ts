@@ -2,7 +2,7 @@
 import { RunledgerError } from '#src/errors.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
-import { assertWebhookUrl } from '#src/outbox/webhook-url.ts';
+import { assertWebhookUrl, type WebhookPolicy } from '#src/outbox/webhook-url.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { advisoryKey } from './hash.ts';
 import { liveRuns, type RunRow, runColumns, toRun } from './queries.ts';
@@ -13,7 +13,7 @@ export interface AdmitDeps {
   graphs: GraphRegistry;
   defaultGraph: string;
   /** Without a secret webhooks are refused. */
-  webhooks: { allowPrivate: boolean; secret: string | null };
+  webhooks: WebhookPolicy & { secret: string | null };
 }
 
 /** The run first admitted with this key, under the key's lock; null when the key is new or there is none. */

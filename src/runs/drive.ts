@@ -10,7 +10,7 @@ import { answerInState } from '#src/graphs/state-answer.ts';
 import type { RunTranslator } from '#src/graphs/translate.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { createGraphStore } from '#src/store/graph-store.ts';
-import { createStoreService } from '#src/store/service.ts';
+import { createStoreService, type StoreTtl } from '#src/store/service.ts';
 import { transcriptBefore } from '#src/threads/transcript.ts';
 import { commandOf } from './command.ts';
 import type { LeaseGate } from './lease-gate.ts';
@@ -27,6 +27,8 @@ export interface DriveDeps {
   pool: Pool;
   graphs: GraphRegistry;
   recursionLimit: number;
+  /** For items a graph stores; without it they stay. */
+  storeTtl?: StoreTtl | undefined;
   /** Nobody is asked who they are, so a run may say itself whose it is (`configurable.user_id`). */
   trustsUserId: boolean;
 }
@@ -64,7 +66,7 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
     durability: run.config.durability ?? 'sync',
     // A graph that was compiled with a store of its own keeps it.
     ...(graph.store === undefined
-      ? { store: createGraphStore(createStoreService({ pool: deps.pool }), run.owner) }
+      ? { store: createGraphStore(createStoreService({ pool: deps.pool, ttl: deps.storeTtl }), run.owner) }
       : {}),
     callbacks: [gate, translator.usageCallback],
   };

@@ -4,7 +4,9 @@ import type { Hub } from '#src/events/hub.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter } from '#src/events/writer.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
+import type { WebhookPolicy } from '#src/outbox/webhook-url.ts';
 import type { ConnectionLimits, Pool } from '#src/postgres/pool.ts';
+import type { StoreTtl } from '#src/store/service.ts';
 import type { SweepConfig } from './sweeps.ts';
 
 export interface EngineConfig {
@@ -23,7 +25,8 @@ export interface EngineConfig {
   };
   events: { streamTtlMs: number };
   postgres: ConnectionLimits;
-  webhooks: { secret: string | null; allowPrivate: boolean; timeoutMs: number; maxAttempts: number };
+  webhooks: WebhookPolicy & { secret: string | null; timeoutMs: number; maxAttempts: number };
+  store: StoreTtl;
   retention: SweepConfig['retention'];
   checkpoints: SweepConfig['checkpoints'];
 }

@@ -43,6 +43,7 @@ export async function startWorker(
     log,
     recursionLimit: config.runs.recursionLimit,
     trustsUserId: config.auth.mode === 'none',
+    storeTtl: config.store,
     failureOf: config.langgraph.showsGraphErrors ? failureOf : failure,
     maxRetries: config.runs.maxRetries,
     maxTakeovers: config.runs.maxTakeovers,

@@ -13,6 +13,7 @@ import { createTranslator, type RunTranslator } from '#src/graphs/translate.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
+import type { StoreTtl } from '#src/store/service.ts';
 import { type DriveParts, drive } from './drive.ts';
 import { type FailureCode, failure, type failureOf } from './failures.ts';
 import { type Lease, LeaseGate } from './lease-gate.ts';
@@ -32,6 +33,7 @@ export interface ExecuteDeps {
   writer: LogWriter;
   recursionLimit: number;
   trustsUserId: boolean;
+  storeTtl?: StoreTtl | undefined;
   failureOf: typeof failureOf;
   maxRetries: number;
   maxTakeovers: number;

@@ -31,13 +31,13 @@ class GraphStore extends BaseStore {
     if ('namespacePrefix' in operation) {
       const { namespacePrefix: prefix, filter, limit = DEFAULT_LIMIT, offset = 0 } = operation;
       const wanted = filter === undefined ? undefined : (toJson(filter) as { [key: string]: Json });
-      const search = { prefix, filter: wanted, limit, offset, refresh: true };
+      const search = { prefix, filter: wanted, limit, offset };
       return (await this.#service.search(this.#owner, search)).map(toGraphItem);
     }
     if (!('key' in operation)) return this.#namespaces(operation);
     const { namespace, key } = operation;
     if (!('value' in operation)) {
-      const found = await this.#service.get(this.#owner, { namespace, key, refresh: true });
+      const found = await this.#service.get(this.#owner, { namespace, key });
       return found === null ? null : toGraphItem(found);
     }
     if (operation.value === null) return this.#service.remove(this.#owner, { namespace, key });

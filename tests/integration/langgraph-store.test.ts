@@ -57,6 +57,32 @@ describe('items', () => {
 });
 
 describe('a time to live', () => {
+  test('is the server’s own when nothing is said, for clients and graphs; and so is what reading does to it', async () => {
+    const owner = randomUUID();
+    const kept = createStoreService({ pool, ttl: { defaultTtlMinutes: 60, refreshOnRead: false } });
+    await kept.put(owner, { namespace: ['a'], key: 'client', value: {}, ttlMinutes: null });
+    await createGraphStore(kept, owner).put(['a'], 'graph', {});
+    await kept.put(owner, { namespace: ['a'], key: 'said', value: {}, ttlMinutes: 1 });
+    const ttls = async () => {
+      const { rows } = await pool.query(
+        `select key, extract(epoch from ttl)::int / 60 as minutes, expires_at from store_items where owner = $1 order by key`,
+        [owner],
+      );
+      return rows as { key: string; minutes: number; expires_at: Date }[];
+    };
+    const before = await ttls();
+    expect(before.map(({ key, minutes }) => [key, minutes])).toEqual([
+      ['client', 60],
+      ['graph', 60],
+      ['said', 1],
+    ]);
+    await kept.get(owner, { namespace: ['a'], key: 'client' });
+    await kept.search(owner, { prefix: [], limit: 10, offset: 0 });
+    expect(await ttls()).toEqual(before);
+    await kept.get(owner, { namespace: ['a'], key: 'client', refresh: true });
+    expect((await ttls())[0]?.expires_at.getTime()).toBeGreaterThan(before[0]?.expires_at.getTime() ?? 0);
+  });
+
   const age = (owner: string, minutes: number) =>
     pool.query(`update store_items set expires_at = expires_at - $2 * interval '1 minute' where owner = $1`, [
       owner,

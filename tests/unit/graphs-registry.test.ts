@@ -23,6 +23,7 @@ describe('what config.yaml may name', () => {
     ['uncompiled', 'uncompiled: hi'],
     ['withOwnSaver', 'own: hi'],
     ['promised', 'promised: hi'],
+    ['agent', 'agent: hi'],
     ['factory', 'hello: hi'],
     ['asyncFactory', 'hello: hi'],
   ])('%s', async (exportName, answer) => {

@@ -24,7 +24,7 @@ export function addStoreRoutes(app: LangGraphApp, { store }: LangGraphDeps): voi
 
   app.get('/store/items', async (request, reply) => {
     const [{ namespace, key, refresh_ttl }, filter] = await allowed(request, 'store:get', storeGet, request.query);
-    const item = await store.get(request.principal.owner, { namespace, key, refresh: refresh_ttl ?? true });
+    const item = await store.get(request.principal.owner, { namespace, key, refresh: refresh_ttl });
     const seen = item !== null && isSeen(fieldsOf(item), filter) ? item : null;
     return reply.type('application/json; charset=utf-8').send(JSON.stringify(seen));
   });
@@ -50,7 +50,7 @@ export function addStoreRoutes(app: LangGraphApp, { store }: LangGraphDeps): voi
       filter: filter ?? undefined,
       limit,
       offset,
-      refresh: refresh_ttl ?? true,
+      refresh: refresh_ttl ?? undefined,
     };
     return { items: await store.search(request.principal.owner, search) };
   });

@@ -15,6 +15,9 @@ export const compiled = echoGraph('compiled: ').compile();
 export const withOwnSaver = echoGraph('own: ').compile({ checkpointer: new MemorySaver() });
 export const promised = Promise.resolve(echoGraph('promised: '));
 
+/** As LangChain's `createAgent` gives it: the graph is inside. */
+export const agent = { graph: echoGraph('agent: ').compile(), invoke: () => undefined };
+
 /** A factory that looks at the run's configurable. */
 export function factory(config: GraphConfig) {
   return echoGraph(`${String(config.configurable.greeting ?? 'factory')}: `);
