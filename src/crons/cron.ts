@@ -41,6 +41,8 @@ export interface CronFilter {
   enabled?: boolean | undefined;
   /** What the metadata must hold. */
   metadata?: JsonObject | undefined;
+  /** Each of these too, whoever asks for what: limits that are not the client's. */
+  within?: readonly object[] | undefined;
 }
 
 export const CRON_ORDERS = [

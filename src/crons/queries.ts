@@ -67,6 +67,14 @@ export async function insertCron(
   return toCron(rows[0]);
 }
 
+const ONE = `select ${COLUMNS} from crons where id = $1::uuid and owner = $2`;
+
+/** The owner's cron; null when there is none. */
+export async function selectCron(db: Queryable, owner: string, id: string): Promise<Cron | null> {
+  const { rows } = await db.query<CronRow>(ONE, [id, owner]);
+  return rows[0] === undefined ? null : toCron(rows[0]);
+}
+
 const LOCK = `select ${COLUMNS} from crons where id = $1::uuid and owner = $2 for no key update`;
 
 /** The owner's cron, locked for the rest of the transaction; null when there is none. */
@@ -107,7 +115,8 @@ export async function deleteCron(db: Queryable, owner: string, id: string): Prom
 
 const FILTER = `
   owner = $1 and ($2::uuid is null or assistant_id = $2::uuid) and ($3::uuid is null or thread_id = $3::uuid)
-  and ($4::boolean is null or enabled = $4) and ($5::jsonb is null or metadata @> $5::jsonb)`;
+  and ($4::boolean is null or enabled = $4) and ($5::jsonb is null or metadata @> $5::jsonb)
+  and metadata @> all($6::jsonb[])`;
 
 function filterValues(owner: string, filter: CronFilter): unknown[] {
   const metadata: JsonObject | undefined = filter.metadata;
@@ -117,6 +126,7 @@ function filterValues(owner: string, filter: CronFilter): unknown[] {
     filter.thread_id ?? null,
     filter.enabled ?? null,
     metadata === undefined ? null : JSON.stringify(metadata),
+    (filter.within ?? []).map((wanted) => JSON.stringify(wanted)),
   ];
 }
 
@@ -132,7 +142,7 @@ const ORDER: Record<CronPage['sort_by'], string> = {
 export async function selectCrons(db: Queryable, owner: string, page: CronPage): Promise<Cron[]> {
   const order = `${ORDER[page.sort_by]} ${page.sort_order === 'asc' ? 'asc' : 'desc'} nulls last, id`;
   const { rows } = await db.query<CronRow>(
-    `select ${COLUMNS} from crons where ${FILTER} order by ${order} limit $6 offset $7`,
+    `select ${COLUMNS} from crons where ${FILTER} order by ${order} limit $7 offset $8`,
     [...filterValues(owner, page), page.limit, page.offset],
   );
   return rows.map(toCron);

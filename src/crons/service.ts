@@ -4,7 +4,16 @@ import { RunledgerError } from '#src/errors.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import type { Cron, CronChange, CronFilter, CronPage, NewCron } from './cron.ts';
-import { changeCron, countCrons, deleteCron, insertCron, lockCron, postgresNow, selectCrons } from './queries.ts';
+import {
+  changeCron,
+  countCrons,
+  deleteCron,
+  insertCron,
+  lockCron,
+  postgresNow,
+  selectCron,
+  selectCrons,
+} from './queries.ts';
 import { nextSlot } from './schedule.ts';
 
 export { CRON_ORDERS, type Cron, type CronChange } from './cron.ts';
@@ -16,6 +25,8 @@ export interface CronService {
    * @throws INVALID_REQUEST (path `schedule`) when it would never fire; (path `webhook`) for one that cannot be sent to
    */
   create(owner: string, cron: NewCron): Promise<Cron>;
+  /** @throws CRON_NOT_FOUND */
+  get(owner: string, id: string): Promise<Cron>;
   /**
    * A change of what decides the next date sets it anew from now on; a slot that is due then is dropped.
    * @throws CRON_NOT_FOUND; INVALID_REQUEST (path `webhook`)
@@ -45,6 +56,11 @@ export function createCronService(deps: { pool: Pool; assertWebhook: (url: strin
         });
       }
       return insertCron(pool, { ...cron, id: randomUUID(), owner, next: cron.enabled ? next : null });
+    },
+    async get(owner, id) {
+      const found = await selectCron(pool, owner, id);
+      if (found === null) throw cronNotFound();
+      return found;
     },
     update(owner, id, change) {
       return inTransaction(pool, async (tx) => {

@@ -1,7 +1,11 @@
 /** Crons: runs that are asked for by a schedule, on one thread or each on a thread of its own. */
 import type { FastifyRequest } from 'fastify';
+import type { z } from 'zod';
 import { systemAssistantId } from '#src/assistants/service.ts';
+import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
+import { type AuthEvent, authorize, isSeen } from '#src/http/access.ts';
+import { changed } from './access.ts';
 import {
   answering,
   cronParam,
@@ -12,9 +16,10 @@ import {
   parsed,
   threadParam,
 } from './route.ts';
+import { allowedRun } from './routes-runs.ts';
 import { assistantOf } from './start.ts';
 import { cronOf, selected } from './views.ts';
-import { cronCreate, cronFilter, cronSearch, cronUpdate } from './wire.ts';
+import { cronCreate, cronFilter, cronSearch, cronUpdate, runCreate } from './wire.ts';
 
 export function addCronRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addCreate(app, deps);
@@ -22,10 +27,12 @@ export function addCronRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addChange(app, deps);
 }
 
-function addCreate(app: LangGraphApp, { crons, assistants, threads }: LangGraphDeps): void {
+function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { crons, assistants, threads } = deps;
+
   const create = async (request: FastifyRequest, threadId: string | null): Promise<JsonObject> => {
     const { owner } = request.principal;
-    const body = parsed(cronCreate, request.body);
+    const body = await allowedCron(deps, request, threadId, parsed(cronCreate, request.body));
     const { assistant_id: asked, schedule, timezone, end_time, enabled, on_run_completed, metadata, ...run } = body;
     const { id } = await assistantOf(assistants, owner, asked);
     const cron = {
@@ -47,25 +54,47 @@ function addCreate(app: LangGraphApp, { crons, assistants, threads }: LangGraphD
   app.post('/threads/:thread_id/runs/crons', async (request) => {
     const threadId = threadParam(request);
     await answering(() => threads.listed(request.principal.owner, threadId), { threadId });
-    return create(request, threadId);
+    return answering(() => create(request, threadId), { threadId });
   });
+}
+
+/** As an Auth module leaves it, which is asked for the cron and for the runs it will ask for: nobody is asked when it fires. */
+async function allowedCron(
+  deps: LangGraphDeps,
+  request: FastifyRequest,
+  threadId: string | null,
+  body: z.output<typeof cronCreate>,
+): Promise<z.output<typeof cronCreate>> {
+  if (request.principal.access === undefined) return body;
+  const run = await allowedRun(deps, request, threadId, parsed(runCreate, body));
+  const value = { ...body, ...given(run), thread_id: threadId };
+  await authorize(request, 'crons:create', value);
+  return changed(cronCreate, value);
 }
 
 function addFind(app: LangGraphApp, { crons }: LangGraphDeps): void {
   app.post('/runs/crons/search', async (request) => {
-    const { select, limit, offset, sort_by, sort_order, ...filter } = parsed(cronSearch, request.body);
-    const page = { ...filterOf(filter), limit, offset, sort_by, sort_order };
+    const { value, within } = await searched(request, cronSearch);
+    const { select, limit, offset, sort_by, sort_order, ...filter } = value;
+    const page = { ...filterOf(filter), within, limit, offset, sort_by, sort_order };
     const found = await crons.search(request.principal.owner, page);
     return found.map((cron) => selected(cronOf(cron), select));
   });
 
   app.post('/runs/crons/count', async (request, reply) => {
-    const total = await crons.count(request.principal.owner, filterOf(parsed(cronFilter, request.body)));
+    const { value, within } = await searched(request, cronFilter);
+    const total = await crons.count(request.principal.owner, { ...filterOf(value), within });
     return reply.type('application/json; charset=utf-8').send(JSON.stringify(total));
   });
 }
 
-function filterOf(filter: ReturnType<typeof cronFilter.parse>) {
+async function searched<T extends z.ZodObject>(request: FastifyRequest, schema: T) {
+  const value: { [field: string]: unknown } = { ...parsed(schema, request.body) };
+  const within = await authorize(request, 'crons:search', value);
+  return { value: changed(schema, value), within };
+}
+
+function filterOf(filter: z.output<typeof cronFilter>) {
   const { assistant_id: asked, thread_id, enabled, metadata } = filter;
   const id = asked == null || isUuid(asked) ? asked : systemAssistantId(asked);
   return {
@@ -76,12 +105,15 @@ function filterOf(filter: ReturnType<typeof cronFilter.parse>) {
   };
 }
 
-function addChange(app: LangGraphApp, { crons }: LangGraphDeps): void {
+function addChange(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { crons } = deps;
+
   app.patch('/runs/crons/:cron_id', async (request) => {
     const { owner } = request.principal;
     const id = cronParam(request);
-    const body = parsed(cronUpdate, request.body);
-    const { schedule, timezone, end_time, enabled, on_run_completed, metadata, ...run } = body;
+    const value = { ...parsed(cronUpdate, request.body), cron_id: id };
+    await allow(deps, request, 'crons:update', value);
+    const { schedule, timezone, end_time, enabled, on_run_completed, metadata, ...run } = changed(cronUpdate, value);
     const payload = given(run);
     const change = {
       schedule: schedule ?? undefined,
@@ -96,9 +128,25 @@ function addChange(app: LangGraphApp, { crons }: LangGraphDeps): void {
   });
 
   app.delete('/runs/crons/:cron_id', async (request, reply) => {
-    await crons.remove(request.principal.owner, cronParam(request));
+    const id = cronParam(request);
+    await allow(deps, request, 'crons:delete', { cron_id: id });
+    await crons.remove(request.principal.owner, id);
     return reply.code(204).send();
   });
+}
+
+/** @throws RunledgerError CRON_NOT_FOUND, and what the module says */
+async function allow(
+  { crons }: LangGraphDeps,
+  request: FastifyRequest,
+  event: AuthEvent,
+  value: { cron_id: string; [field: string]: unknown },
+): Promise<void> {
+  const id = value.cron_id;
+  const filter = await authorize(request, event, value);
+  if (filter.length === 0) return;
+  const { metadata } = await crons.get(request.principal.owner, id);
+  if (!isSeen(metadata, filter)) throw new RunledgerError('CRON_NOT_FOUND', 'Cron not found');
 }
 
 /** What a client has said; what it left out is left out. */

@@ -44,7 +44,7 @@ async function start(deps: LangGraphDeps, request: FastifyRequest, body: RunCrea
  * The request as an Auth module leaves it: its metadata, and what the graph is started with. A thread that does not exist has
  * nothing to be held against the filters; it gets the metadata.
  */
-async function allowedRun(
+export async function allowedRun(
   deps: LangGraphDeps,
   request: FastifyRequest,
   threadId: string | null,

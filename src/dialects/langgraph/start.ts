@@ -24,14 +24,15 @@ export function startRequestOf(
 }
 
 /**
- * What a cron asks for at each of its slots. Its assistant is looked up then: it may have changed, or be gone.
+ * What a cron asks for at each of its slots. Its assistant is looked up then: it may have changed, or be gone. Nobody asks at that
+ * moment: an Auth module was asked when the cron was made.
  * @throws RunledgerError ASSISTANT_NOT_FOUND, INVALID_REQUEST
  */
 export async function cronRequestOf(deps: Pick<LangGraphDeps, 'assistants'>, cron: Cron): Promise<StartRequest> {
   const { owner, thread_id: threadId, assistant_id, metadata, on_run_completed: on_completion } = cron;
   const body = parsed(runCreate, { ...cron.payload, assistant_id, metadata, on_completion });
   const request = await requestOf(deps, { owner, facts: NO_FACTS, threadId, body });
-  return { ...request, thread_metadata: { cron_id: cron.id } };
+  return { ...request, thread_metadata: { ...metadata, cron_id: cron.id } };
 }
 
 async function requestOf(
