@@ -83,6 +83,8 @@ async function assertClaimedOnce(world: World, workers: ChaosServer[], runs: num
     claims.every(({ epoch }) => epoch === 1),
     'a run was claimed at a later epoch than its first',
   );
+  // A few are over before the second has heard that it may begin.
+  if (runs < 500) return;
   for (const { name, pid } of workers) {
     must(
       claims.some((claim) => claim.pid === pid),
