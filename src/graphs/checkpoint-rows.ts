@@ -1,7 +1,7 @@
 /** Checkpoints of a lineage as rows, past the saver: what a transaction of ours looks at, removes and copies as a whole. */
 import type { JsonObject } from '#src/events/event.ts';
 import type { Queryable, Tx } from '#src/postgres/pool.ts';
-import { FORGET_ANSWERS_OF } from './checkpoint-sql.ts';
+import { DELETE_LINEAGES, FORGET_ANSWERS_OF } from './checkpoint-sql.ts';
 import { storableJson } from './json.ts';
 
 const HAS = `select 1 from checkpoints where thread_id = $1 and checkpoint_ns = $2 and checkpoint_id = $3`;
@@ -104,4 +104,9 @@ const ADD_METADATA = `
 export async function addMetadata(tx: Tx, lineageId: string, metadata: JsonObject): Promise<boolean> {
   const { rowCount } = await tx.query(ADD_METADATA, [lineageId, storableJson(metadata)]);
   return rowCount === 1;
+}
+
+/** Removes every checkpoint of these lineages, in the caller's transaction. */
+export async function deleteCheckpoints(tx: Tx, lineageIds: string[]): Promise<void> {
+  for (const statement of DELETE_LINEAGES) await tx.query(statement, [lineageIds]);
 }

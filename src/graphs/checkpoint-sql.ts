@@ -148,6 +148,17 @@ export const DELTA_HISTORY = `
   ) found
   order by depth desc, task_path collate "C" nulls first, task_id collate "C", idx`;
 
+/** run, thread: what is asked at the tip by tasks that have taken no answer of this run, nor has a graph in them. */
+export const STILL_ASKED = `
+  select w.channel, w.type, w.blob
+  from lineages l
+  join checkpoint_writes w
+    on w.thread_id = l.id::text and w.checkpoint_ns = '' and w.checkpoint_id = l.tip_checkpoint_id and w.channel = '__interrupt__'
+  where l.id = $2::uuid and not exists (
+    select 1 from checkpoint_writes r
+    where r.thread_id = w.thread_id and r.run_id = $1::uuid and r.channel = '__resume__'
+      and (r.checkpoint_ns = '' and r.task_id = w.task_id or r.checkpoint_ns like '%:' || w.task_id || '%'))`;
+
 /** run, epoch, thread: removes the answers (resume writes) this run brought. */
 export const FORGET_ANSWERS = `${FENCE},
   gone as (

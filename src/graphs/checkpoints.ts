@@ -26,11 +26,11 @@ import {
 import { PostgresSaver } from '@langchain/langgraph-checkpoint-postgres';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { JsonObject } from '#src/events/event.ts';
-import type { Pool, Tx } from '#src/postgres/pool.ts';
+import type { Pool } from '#src/postgres/pool.ts';
 import { againOnConflict } from '#src/postgres/transaction.ts';
 import { createCallGate } from './call-gate.ts';
+import { placeOf, uuidOrNull, withId } from './checkpoint-place.ts';
 import {
-  DELETE_LINEAGES,
   DELETE_THREAD,
   DELTA_HISTORY,
   FORGET_ANSWERS,
@@ -38,6 +38,7 @@ import {
   LIST_IDS,
   PUT,
   PUT_WRITES,
+  STILL_ASKED,
   UPSERT_WRITES,
 } from './checkpoint-sql.ts';
 import { nextVersion, SALTS } from './checkpoint-versions.ts';
@@ -61,6 +62,8 @@ export interface RunSaver {
   readonly wrote: boolean;
   /** Takes back the answers to interrupts that this run brought and the graph did not get on with. @throws Fenced */
   forgetAnswers(lineageId: string): Promise<void>;
+  /** Ids of the interrupts at the lineage's tip whose task has taken no answer that this run brought. */
+  stillAsked(lineageId: string): Promise<Set<string>>;
   /** Refuses new calls (`SaverClosed`) and resolves when those in flight have ended. */
   close(): Promise<void>;
 }
@@ -86,7 +89,6 @@ export function openReader(pool: Pool): BaseCheckpointSaver {
 }
 
 const NO_RUN = '00000000-0000-0000-0000-000000000000';
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 interface TupleRow {
   kind: 'checkpoint' | 'value' | 'write';
@@ -124,6 +126,14 @@ class FencedSaver extends PostgresSaver implements RunSaver {
 
   forgetAnswers(lineageId: string): Promise<void> {
     return this.#gate.pass(() => this.#fenced('answers_forget', FORGET_ANSWERS, [lineageId]));
+  }
+
+  stillAsked(lineageId: string): Promise<Set<string>> {
+    return this.#gate.pass(async () => {
+      const { rows } = await this.#pool.query<TupleRow>(STILL_ASKED, [this.#owner.runId, lineageId]);
+      const asked = (await Promise.all(rows.map((row) => this.#load(row)))) as { id?: string }[][];
+      return new Set(asked.flat().flatMap(({ id }) => id ?? []));
+    });
   }
 
   close(): Promise<void> {
@@ -283,7 +293,7 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     });
   }
 
-  /** Removes the lineage's checkpoints while this run owns it. Deleting a thread is `deleteCheckpoints`. */
+  /** Removes the lineage's checkpoints while this run owns it. Deleting a thread is `deleteCheckpoints` (checkpoint-rows.ts). */
   override deleteThread(threadId: string): Promise<void> {
     return this.#gate.pass(() => this.#fenced('checkpoint_delete', DELETE_THREAD, [threadId, uuidOrNull(threadId)]));
   }
@@ -305,23 +315,4 @@ class FencedSaver extends PostgresSaver implements RunSaver {
     this.#onFenced();
     throw new Fenced(`epoch ${epoch} does not own run ${runId}`);
   }
-}
-
-function placeOf(config: RunnableConfig): { threadId: string; ns: string } {
-  const threadId = config.configurable?.thread_id;
-  if (threadId === undefined) throw new Error('the config of a checkpoint call has no thread_id');
-  return { threadId: String(threadId), ns: config.configurable?.checkpoint_ns ?? '' };
-}
-
-function withId(config: RunnableConfig, checkpointId: string): RunnableConfig {
-  return { ...config, configurable: { ...config.configurable, checkpoint_id: checkpointId } };
-}
-
-function uuidOrNull(id: string): string | null {
-  return UUID.test(id) ? id : null;
-}
-
-/** Removes every checkpoint of these lineages, in the caller's transaction. */
-export async function deleteCheckpoints(tx: Tx, lineageIds: string[]): Promise<void> {
-  for (const statement of DELETE_LINEAGES) await tx.query(statement, [lineageIds]);
 }

@@ -40,6 +40,8 @@ export interface DriveParts {
   gate: LeaseGate;
   /** The graph has taken the run's input or answer already: it goes on from the tip. */
   continues: boolean;
+  /** Of a run that goes on: its answers, by interrupt id, that no task has taken yet. */
+  untaken: JsonObject | null;
 }
 
 /**
@@ -47,14 +49,15 @@ export interface DriveParts {
  * Returns the answer in the final state when the pass itself showed none (a run that was taken over at its very end).
  */
 export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal: AbortSignal): Promise<Answer | null> {
-  const { writer, saver, translator, gate } = parts;
+  const { writer, saver, translator, gate, untaken } = parts;
   const configurable = configurableOf(deps, run, parts.continues);
   if (!parts.continues) await assertBeginning(deps.pool, run);
   // A user's factory may hang; a stop must reach it all the same.
   const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
   // A run that goes on puts no checkpoint before its first step.
   await gate.pass();
-  const input = parts.continues ? null : await inputOf(deps.pool, run);
+  const rest = untaken === null ? null : new Command({ resume: untaken });
+  const input = parts.continues ? rest : await inputOf(deps.pool, run);
   const options = {
     configurable,
     metadata: { ...run.config.metadata, run_id: run.id, thread_id: run.thread_id, graph_id: run.graph_id },

@@ -1,11 +1,10 @@
 /** Drives a graph for one claimed run: parts become events, the end becomes an outcome. No status is written here. */
 import type { Logger } from 'pino';
 import { BEFORE_START } from '#src/events/cursor.ts';
-import type { Usage } from '#src/events/event.ts';
+import type { JsonObject, Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { LogWriter, RunWriter } from '#src/events/writer.ts';
-import { openSaver, type RunSaver } from '#src/graphs/checkpoints.ts';
-import { closeLineage } from '#src/graphs/closing.ts';
+import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import { classify } from '#src/graphs/failures.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Told } from '#src/graphs/told.ts';
@@ -17,13 +16,21 @@ import type { StoreTtl } from '#src/store/service.ts';
 import { type DriveParts, drive } from './drive.ts';
 import { type FailureCode, failure, type failureOf } from './failures.ts';
 import { type Lease, LeaseGate } from './lease-gate.ts';
+import { closeAfter, repairBefore } from './lineage.ts';
 import { emptyOutcome, type Outcome } from './outcome.ts';
 import type { Run } from './run.ts';
 import { openRunSaver } from './run-saver.ts';
 import { createSaverHandles, type SaverHandles } from './saver-handles.ts';
-import { orStopped, Stop, sleptThrough, stopOf } from './stop.ts';
-import { needsRepair, notStored, type PartialText, partialsOf, progressOf, readPast, reconcile } from './takeover.ts';
-import { withoutUserFacts } from './user-facts.ts';
+import { Stop, sleptThrough, stopOf } from './stop.ts';
+import {
+  notStored,
+  type PartialText,
+  partialsOf,
+  progressOf,
+  readPast,
+  reconcile,
+  untakenAnswers,
+} from './takeover.ts';
 
 export interface ExecuteDeps {
   pool: Pool;
@@ -50,8 +57,6 @@ export interface Execution {
 
 /** How long the last events may take to reach the log before the end is stored without waiting for them. */
 const FLUSH_MS = 2_000;
-/** How long making a graph may take when its lineage is to be closed or repaired: a user's factory may hang. */
-const REPAIR_MS = 10_000;
 const FIRST_RETRY_MS = 500;
 const LONGEST_RETRY_MS = 10_000;
 
@@ -75,7 +80,7 @@ export async function execute(deps: ExecuteDeps, run: Run, abort: AbortControlle
     if (writer.fenced || stopOf(signal) === 'drain') return null;
     // A cancel that came after the graph had ended is stored as one, so its lineage is closed as one.
     const endsBadly = outcome.status === 'failed' || outcome.status === 'cancelled' || stopOf(signal) === 'cancel';
-    if (endsBadly) await close(deps, run, outcome, lost);
+    if (endsBadly) await closeAfter(deps, run, outcome, lost);
     if (stopOf(signal) === 'lost') return null;
     // The end comes after all of it: what the log has not got yet is sent first.
     writer.leave();
@@ -112,8 +117,9 @@ async function outcomeOf(deps: ExecuteDeps, run: Run, means: Means, signal: Abor
 interface Begun {
   /** Of former epochs. */
   usage: Usage | null;
-  /** The graph has taken the run's input or answer already. */
+  /** The graph has taken the run's input or answer already; what it has not taken of several answers. */
   continues: boolean;
+  untaken: JsonObject | null;
   /** A former epoch left a checkpoint. */
   own: boolean;
   /** A former epoch ended badly and closed the lineage. */
@@ -130,10 +136,12 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
   if (run.epoch === 1) {
     writer.write({ type: 'run.started', ...who, graph_id: run.graph_id });
     await repairBefore(deps, run, lost);
-    return { usage: null, continues: false, own: false, closed: false, told: null, partials: [] };
+    return { usage: null, continues: false, untaken: null, own: false, closed: false, told: null, partials: [] };
   }
   const past = await readPast(deps.log, run, deps.logger);
-  const { checkpointId, continues, own, closed, logged } = await progressOf(deps.pool, run);
+  const progress = await progressOf(deps.pool, run);
+  const { checkpointId, continues, own, closed, logged } = progress;
+  const untaken = await untakenAnswers(savers.current, run, progress);
   if (!continues) await repairBefore(deps, run, lost);
   if (!continues) await takeAnswersBack(run, savers.current);
   const partials = partialsOf(past);
@@ -150,7 +158,7 @@ async function begin(deps: ExecuteDeps, run: Run, { writer, savers, lost }: Mean
     told?.note(event);
   }
   writer.count(past.written);
-  return { usage, continues, own, closed, told, partials };
+  return { usage, continues, untaken, own, closed, told, partials };
 }
 
 interface Parts {
@@ -178,15 +186,17 @@ async function attempts(deps: ExecuteDeps, run: Run, parts: Parts, signal: Abort
   });
   const unexecuted = notExecuted(deps, run, past);
   if (unexecuted !== null) return { ...ending(unexecuted), answer: answerOf(past.partials), partials: past.partials };
-  for (let attempt = 1, { continues } = past; ; attempt += 1) {
-    const attemptParts = { writer, saver: savers.current, translator, gate, continues };
+  for (let attempt = 1, { continues, untaken } = past; ; attempt += 1) {
+    const attemptParts = { writer, saver: savers.current, translator, gate, continues, untaken };
     const { end, transient } = await once(deps, run, attemptParts, signal);
     if (!transient || attempt > deps.maxRetries || signal.aborted) return ending(end);
     const delayMs = Math.min(FIRST_RETRY_MS * 2 ** (attempt - 1), LONGEST_RETRY_MS);
     writer.write({ type: 'run.retry', attempt, delay_ms: delayMs, dropped: translator.forgetUnfinished() });
     if (!(await sleptThrough(delayMs, signal))) return ending(stopped(signal) ?? end);
     await savers.renew();
-    ({ continues } = await progressOf(deps.pool, run));
+    const progress = await progressOf(deps.pool, run);
+    continues = progress.continues;
+    untaken = await untakenAnswers(savers.current, run, progress);
     if (!continues) await takeAnswersBack(run, savers.current);
     if (!mayLackSteps(run, end)) continue;
     const dropped = await notStored(savers.current, run, translator.shown());
@@ -263,49 +273,6 @@ function stopped(signal: AbortSignal): Outcome | null {
   const stop = stopOf(signal);
   if (stop === null) return null;
   return stop === 'timeout' ? emptyOutcome('failed', { error: failure('RUN_TIMEOUT') }) : emptyOutcome('cancelled');
-}
-
-/**
- * Leaves a history that the next turn can start from; or, when the run brought an answer the graph did not get on with, the
- * lineage as it waited, so that the question can be answered again. Where the run has left nothing the lineage is as it
- * was, too: it may wait for the answer to a question that is still open. Through a handle of its own, because the graph's
- * is closed; the run still owns its epoch. When it fails, the next run of the lineage repairs what is left.
- */
-async function close(deps: ExecuteDeps, run: Run, ending: Ending, lost: () => void): Promise<void> {
-  const saver = openRunSaver(deps.checkpointPool, run, lost);
-  try {
-    if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
-    if (!ending.leftCheckpoint && ending.partials.length === 0) return;
-    const { configurable = {} } = run.config;
-    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
-    const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
-    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: ending.partials });
-  } catch (error) {
-    deps.logger.warn({ err: error, runId: run.id }, 'lineage not closed; the next run repairs it');
-  } finally {
-    await saver.close();
-  }
-}
-
-/**
- * What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should. The
- * metadata of what is written does not name the run: LangGraph takes a checkpoint of the same run for one to resume from,
- * and would pass over the run's input.
- */
-async function repairBefore(deps: ExecuteDeps, run: Run, lost: () => void): Promise<void> {
-  if (run.command !== null || !(await needsRepair(deps.pool, run))) return;
-  const { configurable = {} } = run.config;
-  const metadata = { ...withoutUserFacts(configurable), graph_id: run.graph_id };
-  const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
-  try {
-    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
-    const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
-    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [] });
-  } catch (error) {
-    deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');
-  } finally {
-    await saver.close();
-  }
 }
 
 function answerOf(partials: PartialText[]): Outcome['answer'] {

@@ -76,7 +76,8 @@ async function refuseAnswered(tx: Tx, threadId: string, ids: string[], open: Pen
   });
 }
 
-function isByInterrupt(resume: Json): resume is JsonObject {
+/** Values by interrupt id, as LangGraph tells them from a bare value. */
+export function isByInterrupt(resume: Json | undefined): resume is JsonObject {
   if (typeof resume !== 'object' || resume === null || Array.isArray(resume)) return false;
   const ids = Object.keys(resume);
   return ids.length > 0 && ids.every((id) => INTERRUPT_ID.test(id));

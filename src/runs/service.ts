@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import { RunledgerError } from '#src/errors.ts';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { EventLog } from '#src/events/log.ts';
-import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
+import { deleteCheckpoints } from '#src/graphs/checkpoint-rows.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';

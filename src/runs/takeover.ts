@@ -5,7 +5,7 @@
 import type { Logger } from 'pino';
 import { decodeEvent } from '#src/events/codec.ts';
 import { BEFORE_START, type Cursor, cursorOf } from '#src/events/cursor.ts';
-import type { Namespace, RunEvent, Usage } from '#src/events/event.ts';
+import type { JsonObject, Namespace, RunEvent, Usage } from '#src/events/event.ts';
 import type { EventLog } from '#src/events/log.ts';
 import type { RunSaver } from '#src/graphs/checkpoints.ts';
 import { contentText, messageFields, toolCalls } from '#src/graphs/message-fields.ts';
@@ -13,6 +13,7 @@ import { storedBeside } from '#src/graphs/stored-messages.ts';
 import { createTold, type Told } from '#src/graphs/told.ts';
 import { addUsage } from '#src/graphs/usage.ts';
 import type { Queryable } from '#src/postgres/pool.ts';
+import { isByInterrupt } from './resume.ts';
 import type { Run } from './run.ts';
 
 /** What the log says of a run's former epochs. */
@@ -182,6 +183,22 @@ export async function progressOf(db: Queryable, run: Run): Promise<Progress> {
   const { own, answered, closed } = row;
   const logged = row.logged === null ? null : Number(row.logged);
   return { checkpointId: row.checkpoint_id, own, continues: own || answered, closed, logged };
+}
+
+/**
+ * Of a run that goes on: its answers that no task has taken yet. Tasks that ask side by side take theirs one by one, and a
+ * crash may come between.
+ */
+export async function untakenAnswers(
+  saver: RunSaver,
+  run: Run,
+  { own, continues }: Pick<Progress, 'own' | 'continues'>,
+): Promise<JsonObject | null> {
+  const resume = run.command?.resume;
+  if (own || !continues || !isByInterrupt(resume)) return null;
+  const asked = await saver.stillAsked(run.lineage_id);
+  const untaken = Object.entries(resume).filter(([id]) => asked.has(id));
+  return untaken.length === 0 ? null : Object.fromEntries(untaken);
 }
 
 /** `{interrupt id: value}` of a run that answers. */

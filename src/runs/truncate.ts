@@ -1,5 +1,5 @@
 /** Empties the server, for test suites that want to begin with nothing. Behind `--test-mode` only. */
-import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
+import { deleteCheckpoints } from '#src/graphs/checkpoint-rows.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 

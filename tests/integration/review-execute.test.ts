@@ -6,10 +6,12 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { RunEvent } from '#src/events/event.ts';
 import { openReader, openSaver } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
+import { Stop } from '#src/runs/stop.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
-import { type Compilable, executed } from '#tests/support/executed.ts';
+import { type Compilable, executed, executedUnder } from '#tests/support/executed.ts';
 import { endRun, insertRunningRun, type LedgerRun } from '#tests/support/ledger.ts';
 import { testPool } from '#tests/support/pools.ts';
+import { until } from '#tests/support/until.ts';
 
 let database: TestDatabase;
 let pool: Pool;
@@ -98,6 +100,44 @@ test('an answer at an earlier checkpoint is given once, though its task failed a
   const outcome = await executed(pool, graph, run);
   expect(failures).toBe(0);
   expect(outcome).toMatchObject({ status: 'interrupted', interrupts: [{ value: 'two' }] });
+});
+
+/** Two nodes side by side that ask, the left one twice; `answered` is called when the right one has its answer. */
+function sideBySide(answered: () => Promise<void>) {
+  const State = Annotation.Root({
+    answers: Annotation<string[]>({ reducer: (all, more) => [...all, ...more], default: () => [] }),
+  });
+  return new StateGraph(State)
+    .addNode('left', () => ({ answers: [String(interrupt('left?')), String(interrupt('and?'))] }))
+    .addNode('right', async () => {
+      const answer = String(interrupt('right?'));
+      await answered();
+      return { answers: [answer] };
+    })
+    .addEdge(START, 'left')
+    .addEdge(START, 'right');
+}
+
+const ASKED_ON = `select 1 from checkpoint_writes where run_id = $1::uuid and channel = '__resume__' and task_id like '%-%'`;
+
+test('of two answers brought together the one that no task had taken when its worker died is given again', async () => {
+  const abort = new AbortController();
+  const dies = { runId: '' };
+  const graph = sideBySide(async () => {
+    if (abort.signal.aborted) return;
+    await until(async () => (await pool.query(ASKED_ON, [dies.runId])).rowCount, { message: 'the left to ask on' });
+    abort.abort(new Stop('lost'));
+    await new Promise(() => undefined);
+  });
+  const former = await asked(graph, { answers: [] });
+  const state = await graph.compile({ checkpointer: openReader(pool) }).getState(at(former));
+  const ids = state.tasks.flatMap(({ name, interrupts }) => interrupts.map(({ id }) => [id, name]));
+  expect(ids).toHaveLength(2);
+  const run = await next(former, 2, { command: { resume: Object.fromEntries(ids) } });
+  dies.runId = run.runId;
+  expect(await executedUnder(pool, graph, run, { abort })).toBeNull();
+  await pool.query('update runs set epoch = epoch + 1 where id = $1::uuid', [run.runId]);
+  expect(await executed(pool, graph, run)).toMatchObject({ status: 'interrupted', interrupts: [{ value: 'and?' }] });
 });
 
 test('a run that was to begin at a checkpoint that is gone does not begin at nothing', async () => {
