@@ -13,7 +13,7 @@ import { createWorld, type World } from './world.ts';
 const SCENARIOS = new URL('./scenarios/', import.meta.url);
 /** In `npm test`. */
 const FIXED_SEEDS = [1, 2, 3];
-const SHARES = 4;
+const SHARES = 3;
 const DEFAULT_WEIGHT_S = 20;
 const LIMIT_MS = (process.env.CHAOS_PLAN === undefined ? 10 : 120) * 60_000;
 /** Seeds at a time of a scenario that plays them together. */
