@@ -52,6 +52,8 @@ export interface SaverOwner {
   metadata: JsonObject;
   /** Resolves with the greatest event id given out, once all that the graph has told so far has one; null: none yet. */
   logged?: () => Promise<Cursor | null>;
+  /** The pool is one transaction: a conflict undoes all of it, so nothing is tried again here. */
+  oneTransaction?: boolean;
   /** Called when a checkpoint is stored; the step that follows it begins when this resolves. */
   goOn?: () => Promise<void> | undefined;
 }
@@ -308,9 +310,10 @@ class FencedSaver extends PostgresSaver implements RunSaver {
   }
 
   async #fenced(name: string, text: string, values: unknown[]): Promise<void> {
-    const { runId, epoch } = this.#owner;
+    const { runId, epoch, oneTransaction = false } = this.#owner;
     const query = { name, text, values: [runId, epoch, ...values] };
-    const { rows } = await againOnConflict(() => this.#pool.query<{ owned: boolean }>(query));
+    const send = () => this.#pool.query<{ owned: boolean }>(query);
+    const { rows } = await (oneTransaction ? send() : againOnConflict(send));
     if (rows[0]?.owned === true) return;
     this.#onFenced();
     throw new Fenced(`epoch ${epoch} does not own run ${runId}`);

@@ -56,7 +56,11 @@ export function edit<T>(
     await tx.query(BEGIN, [runId, owner, threadId, lineageId, graphId]);
     const metadata = { ...place.metadata, run_id: runId, graph_id: graphId, thread_id: lineageId };
     // The saver asks only for `query`; through it every statement is part of this transaction.
-    const saver = openSaver(tx as unknown as Pool, { runId, epoch: 1, metadata }, () => undefined);
+    const saver = openSaver(
+      tx as unknown as Pool,
+      { runId, epoch: 1, metadata, oneTransaction: true },
+      () => undefined,
+    );
     const result = await withinTime(work(saver.saver, tx)).finally(() => saver.close());
     await settle(tx);
     await tx.query(END, [runId]);

@@ -6,8 +6,9 @@ import { openSaver } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { codeOf, isUnavailable } from '#src/postgres/sqlstate.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
+import { edit } from '#src/runs/edit.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
-import { insertRunningRun } from '#tests/support/ledger.ts';
+import { endRun, insertRunningRun } from '#tests/support/ledger.ts';
 import { testPool } from '#tests/support/pools.ts';
 
 let database: TestDatabase;
@@ -67,6 +68,23 @@ test.each(['40001', '40P01'])(
     expect((await saver.getTuple(config))?.checkpoint.id).toBe(checkpoint.id);
   },
 );
+
+test('an edit whose checkpoint is the victim of a conflict is made again as a whole', async () => {
+  const run = await insertRunningRun(pool);
+  await endRun(pool, run);
+  await pool.query(`update threads set owner = 'anna', run_count = 1 where id = $1::uuid`, [run.threadId]);
+  await conflicts('checkpoints', 1, '40P01');
+  const place = { owner: 'anna', threadId: run.threadId, lineageId: run.threadId, graphId: 'chat', metadata: {} };
+  const config = { configurable: { thread_id: run.threadId, checkpoint_ns: '' } };
+  let tries = 0;
+  await edit(pool, place, async (saver) => {
+    tries += 1;
+    await saver.put(config, emptyCheckpoint(), { source: 'update', step: 0, parents: {} }, {});
+  });
+  expect(tries).toBe(2);
+  const { rows } = await pool.query(`select 1 from checkpoints where thread_id = $1`, [run.threadId]);
+  expect(rows).toHaveLength(1);
+});
 
 test('a conflict that does not end is reported as what it is: worth another try', async () => {
   await conflicts('pairs', 1_000, '40001');
