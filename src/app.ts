@@ -22,7 +22,9 @@ import { loadAuthModule } from './http/auth-module.ts';
 import { registerHealth } from './http/health.ts';
 import { createMetrics, registerMetrics } from './http/metrics.ts';
 import { registerOpenapi } from './http/openapi.ts';
+import { registerUserApp } from './http/passage.ts';
 import { createHttpServer } from './http/server.ts';
+import { loadUserApp } from './http/user-app.ts';
 import { assertWebhookUrl } from './outbox/webhook-url.ts';
 import { createPool } from './postgres/pool.ts';
 import { isUnavailable } from './postgres/sqlstate.ts';
@@ -100,6 +102,7 @@ async function build(
 
   provideLogger(logger);
   const graphs = await createGraphRegistry({ graphs: config.graphs, model: config.model });
+  let url: string | null = null;
   const metrics = createMetrics({ logger });
   const engine = await createEngine({
     config,
@@ -110,6 +113,7 @@ async function build(
     hub,
     writer,
     graphs,
+    ownUrl: () => url,
     logger,
   });
   for (const reading of engine.readings) metrics.observe(reading);
@@ -118,7 +122,11 @@ async function build(
   const assistantDeps = { pool, graphIds: graphs.ids() };
   const assistants = createAssistantService({
     ...assistantDeps,
-    describer: createGraphDescriber({ pool: checkpointPool, graphs }),
+    describer: createGraphDescriber({
+      pool: checkpointPool,
+      graphs,
+      fileOf: (graphId) => config.graphs[graphId]?.file,
+    }),
   });
   if (config.roles.includes('worker')) {
     const clock = createCronClock({
@@ -132,7 +140,7 @@ async function build(
     undo.push(() => clock.stop());
   }
 
-  const url = config.roles.includes('http') ? await serve() : null;
+  url = config.roles.includes('http') ? await serve() : null;
   return { url, evictionPolicy: await evictionPolicy(redis), close: takeDown };
 
   async function serve(): Promise<string> {
@@ -145,6 +153,11 @@ async function build(
       renderRefusal,
       isUnavailable,
     });
+    const authenticate = await authenticateOf(auth, logger);
+    if (http.app !== null) {
+      const userApp = await loadUserApp(http.app);
+      registerUserApp(app, { userApp, authenticate, bodyLimitBytes: http.bodyLimitBytes });
+    }
     registerHealth(app, {
       checks: { postgres: () => pool.query('select 1'), log: () => log.ping() },
       isDraining: () => engine.draining || closing.aborted,
@@ -157,7 +170,7 @@ async function build(
       threads: createThreadService({ pool }),
       graphs,
       sse,
-      authenticate: await authenticateOf(auth, logger),
+      authenticate,
       closing,
       errorHandler,
       logger,
@@ -173,6 +186,7 @@ async function build(
         crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
         version,
         truncate: config.testMode ? (what) => truncate(pool, what) : null,
+        disabled: http.disabled,
       }),
     );
     await app.listen({ host: http.host, port: http.port });

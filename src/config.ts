@@ -227,6 +227,7 @@ export function loadConfig(options: {
     store: json?.store ?? { defaultTtlMinutes: null, refreshOnRead: true },
     testMode: options.flags.testMode ?? false,
     redisUrl: env.REDIS_URL ?? null,
+      allowOwnRoutes: json !== null && json.app !== null,
     logLevel: env.LOG_LEVEL ?? 'info',
   });
 }

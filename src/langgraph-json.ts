@@ -7,6 +7,8 @@ import { dirname, resolve } from 'node:path';
 import { parseEnv } from 'node:util';
 import { z } from 'zod';
 import { ConfigError, type GraphEntry, type ModuleExport, parsed, toModuleExport } from './config-parts.ts';
+import type { DisabledRoutes } from './dialects/langgraph/route.ts';
+import type { CorsOptions } from './http/cors.ts';
 import type { WebhookRules } from './outbox/webhook-url.ts';
 import type { StoreTtl } from './store/service.ts';
 
@@ -19,7 +21,7 @@ export interface LangGraphJson {
   auth: { module: ModuleExport; studio: boolean } | null;
   app: ModuleExport | null;
   disabled: DisabledRoutes;
-  cors: Cors | null;
+  cors: CorsOptions | null;
   store: StoreTtl;
   /** What became of threads without a ttl of their own; null: nothing. */
   threadTtl: { minutes: number; strategy: 'delete' | 'keep_latest' } | null;
@@ -27,25 +29,6 @@ export interface LangGraphJson {
   webhooks: WebhookRules & { publicOnly: boolean };
   /** Sentences about keys without effect, each with the key's path. */
   warnings: string[];
-}
-
-export interface DisabledRoutes {
-  assistants: boolean;
-  threads: boolean;
-  runs: boolean;
-  store: boolean;
-  meta: boolean;
-}
-
-export interface Cors {
-  origins: string[];
-  credentials: boolean;
-  /** Matches a whole origin. */
-  originPattern?: string | undefined;
-  methods?: string[] | undefined;
-  allowedHeaders?: string[] | undefined;
-  exposedHeaders?: string[] | undefined;
-  maxAgeSeconds?: number | undefined;
 }
 
 const path = z.string().min(1);
@@ -191,7 +174,7 @@ export function readLangGraphJson(file: string): LangGraphJson {
   };
 }
 
-function corsOf(cors: NonNullable<Parsed['http']['cors']>): Cors {
+function corsOf(cors: NonNullable<Parsed['http']['cors']>): CorsOptions {
   // A pattern alone allows what it matches; neither allows every page, as LangGraph's own server does.
   const origins = cors.allow_origins ?? (cors.allow_origin_regex === undefined ? ['*'] : []);
   return {
@@ -258,7 +241,7 @@ export function mergedGraphs(
 }
 
 /** @throws ConfigError when both files say who may call from a browser */
-export function mergedCors(own: Cors, json: LangGraphJson | null): Cors {
+export function mergedCors(own: CorsOptions, json: LangGraphJson | null): CorsOptions {
   if (json === null || json.cors === null) return own;
   if (own.origins.length > 0 || own.credentials) {
     throw new ConfigError(`${json.source}: http.cors: config.yaml has server.cors too`);

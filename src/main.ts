@@ -137,8 +137,13 @@ try {
 function isOurs(error: unknown): boolean {
   return (
     error instanceof Error &&
-    ['GraphLoadError', 'LogKindConflict', 'ListenRefused', 'EmbeddedPostgresError', 'AuthModuleError'].includes(
-      error.name,
-    )
+    [
+      'GraphLoadError',
+      'LogKindConflict',
+      'ListenRefused',
+      'EmbeddedPostgresError',
+      'AuthModuleError',
+      'UserAppError',
+    ].includes(error.name)
   );
 }

@@ -1,17 +1,12 @@
 /** What a graph is, for people who look at it: its drawing, and the JSON schemas its own definition gives. */
 import { toJsonSchema } from '@langchain/core/utils/json_schema';
 import { isInteropZodSchema } from '@langchain/core/utils/types';
-import {
-  getConfigTypeSchema,
-  getInputTypeSchema,
-  getOutputTypeSchema,
-  getUpdateTypeSchema,
-} from '@langchain/langgraph/zod/schema';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { openReader } from './checkpoints.ts';
 import type { DrivenGraph, GraphRegistry } from './graph.ts';
 import { toJson } from './json.ts';
+import { type SchemaTools, schemaToolsFor } from './own-langgraph.ts';
 
 /** JSON schemas; null where the definition gives none: plain annotations have no types at run time. */
 export interface GraphSchemas {
@@ -34,7 +29,13 @@ export interface GraphDescriber {
   ): Promise<{ [namespace: string]: GraphSchemas }>;
 }
 
-export function createGraphDescriber(deps: { pool: Pool; graphs: GraphRegistry }): GraphDescriber {
+/** @param deps.fileOf the module of a graph, whose own copy of LangGraph knows the marks on its schemas */
+export function createGraphDescriber(deps: {
+  pool: Pool;
+  graphs: GraphRegistry;
+  fileOf?: (graphId: string) => string | undefined;
+}): GraphDescriber {
+  const toolsOf = (graphId: string) => schemaToolsFor(deps.fileOf?.(graphId));
   const reader = openReader(deps.pool);
   const open = (graphId: string, configurable: JsonObject): Promise<DrivenGraph> =>
     deps.graphs.instantiate(graphId, reader, { configurable });
@@ -44,19 +45,21 @@ export function createGraphDescriber(deps: { pool: Pool; graphs: GraphRegistry }
       const drawing = await graph.getGraphAsync({ configurable, ...(xray === false ? {} : { xray }) });
       return toJson(drawing.toJSON());
     },
-    schemas: async (graphId, configurable) => schemasOf(await open(graphId, configurable)),
+    schemas: async (graphId, configurable) => schemasOf(await open(graphId, configurable), await toolsOf(graphId)),
     async subgraphs(graphId, configurable, { namespace, recurse }) {
       const graph = await open(graphId, configurable);
+      const tools = await toolsOf(graphId);
       const found: { [namespace: string]: GraphSchemas } = {};
-      for await (const [name, inner] of graph.getSubgraphsAsync(namespace, recurse)) found[name] = schemasOf(inner);
+      for await (const [name, inner] of graph.getSubgraphsAsync(namespace, recurse))
+        found[name] = schemasOf(inner, tools);
       return found;
     },
   };
 }
 
 /** From LangGraph's StateSchema, from Zod with LangGraph's own marks, or from plain Zod; the first that says anything. */
-function schemasOf(graph: DrivenGraph): GraphSchemas {
-  return fromStateSchema(builderOf(graph)) ?? fromMarkedZod(graph) ?? fromZod(builderOf(graph));
+function schemasOf(graph: DrivenGraph, tools: SchemaTools): GraphSchemas {
+  return fromStateSchema(builderOf(graph)) ?? fromMarkedZod(graph, tools) ?? fromZod(builderOf(graph));
 }
 
 interface Builder {
@@ -91,12 +94,12 @@ function fromStateSchema(builder: Builder): GraphSchemas | null {
   };
 }
 
-function fromMarkedZod(graph: DrivenGraph): GraphSchemas | null {
+function fromMarkedZod(graph: DrivenGraph, tools: SchemaTools): GraphSchemas | null {
   const [state, input, output, config] = [
-    getUpdateTypeSchema,
-    getInputTypeSchema,
-    getOutputTypeSchema,
-    getConfigTypeSchema,
+    tools.getUpdateTypeSchema,
+    tools.getInputTypeSchema,
+    tools.getOutputTypeSchema,
+    tools.getConfigTypeSchema,
   ].map((schema) => jsonOrNull(schema(graph)));
   if (state == null && input == null && output == null && config == null) return null;
   return { state: state ?? null, input: input ?? null, output: output ?? null, config: config ?? null };

@@ -7,6 +7,15 @@ export interface CorsOptions {
   origins: readonly string[];
   /** Whether pages may send cookies and other credentials of the browser. */
   credentials: boolean;
+  /** Origins that this matches, wholly, may use the server too. */
+  originPattern?: string | undefined;
+  /** In place of what our routes take; `*` is every one. */
+  methods?: readonly string[] | undefined;
+  /** In place of the headers our routes read; `*` is every one. */
+  allowedHeaders?: readonly string[] | undefined;
+  /** Besides the headers our routes answer with. */
+  exposedHeaders?: readonly string[] | undefined;
+  maxAgeSeconds?: number | undefined;
 }
 
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE'];
@@ -37,18 +46,21 @@ const PREFLIGHT_MAX_AGE_SECONDS = 600;
  * @throws Error for '*' with credentials: browsers refuse it, and echoing any origin instead would let every page act as the user
  */
 export async function registerCors(app: FastifyInstance, options: CorsOptions): Promise<void> {
-  if (options.origins.length === 0) return;
-  const any = options.origins.includes('*');
+  const { origins, originPattern: pattern } = options;
+  if (origins.length === 0 && pattern === undefined) return;
+  const any = origins.includes('*');
   if (any && options.credentials) {
     throw new Error("server.cors: origins '*' cannot be combined with credentials; list the origins");
   }
   await app.register(cors, {
-    origin: any ? '*' : [...options.origins],
+    origin: any ? '*' : [...origins, ...(pattern === undefined ? [] : [new RegExp(`^(?:${pattern})$`)])],
     credentials: options.credentials,
-    methods: METHODS,
-    allowedHeaders: ALLOWED_HEADERS,
-    exposedHeaders: EXPOSED_HEADERS,
-    maxAge: PREFLIGHT_MAX_AGE_SECONDS,
+    methods: options.methods?.includes('*') === false ? [...options.methods] : METHODS,
+    ...(options.allowedHeaders?.includes('*') === true
+      ? {}
+      : { allowedHeaders: [...(options.allowedHeaders ?? ALLOWED_HEADERS)] }),
+    exposedHeaders: [...new Set([...EXPOSED_HEADERS, ...(options.exposedHeaders ?? [])])],
+    maxAge: options.maxAgeSeconds ?? PREFLIGHT_MAX_AGE_SECONDS,
     strictPreflight: false,
   });
 }

@@ -9,6 +9,8 @@ const LOCALHOST = /^(?:.+\.)?localhost\.?$/;
 export interface WebhookPolicy {
   /** Addresses that are not on the public internet are allowed too. */
   allowPrivate: boolean;
+  /** A path alone is allowed too: a route of this server. */
+  allowOwnRoutes?: boolean | undefined;
   /** What else an operator asks of the URL; null: nothing. */
   rules?: WebhookRules | null | undefined;
 }
@@ -48,6 +50,11 @@ function isWithin(hostname: string, domain: string): boolean {
   return domain.startsWith('*.') ? hostname.endsWith(domain.slice(1)) : hostname === domain;
 }
 
+/** Whether it is a path of this server, and nothing that a URL could make another server of. */
+export function isOwnRoute(url: string): boolean {
+  return /^\/(?![/\\])/.test(url) && url.length <= MAX_LENGTH;
+}
+
 /** `URL` has already turned every notation of an IPv4 address (octal, hexadecimal, short, one number) into the usual one. */
 function isPrivateLiteral(hostname: string): boolean {
   const bare = hostname.replace(/^\[(.*)\]$/, '$1');
@@ -63,6 +70,7 @@ export function assertWebhookUrl(url: string, policy: WebhookPolicy & { secret: 
   if (policy.secret === null) {
     throw refused('This server sends no webhooks: it has no WEBHOOK_SECRET to sign them with.');
   }
+  if (policy.allowOwnRoutes === true && isOwnRoute(url)) return url;
   const checked = checkWebhookUrl(url, policy);
   if ('refusal' in checked) throw refused(`The webhook ${checked.refusal}.`);
   // Other names are looked up when they are connected to; this one is known.

@@ -13,7 +13,7 @@ import { codeOf } from '#src/postgres/sqlstate.ts';
 import { isPublicAddress } from './addresses.ts';
 import type { DeliveryHandler, DeliveryResult } from './drain.ts';
 import type { Delivery, Effect } from './outbox.ts';
-import { checkWebhookUrl } from './webhook-url.ts';
+import { checkWebhookUrl, isOwnRoute } from './webhook-url.ts';
 
 export const WEBHOOK = 'webhook';
 
@@ -24,13 +24,22 @@ const GONE = 410;
 /** The effect that tells `url` (as admitted) of a run's end. */
 export function webhookEffect(webhook: { owner: string; runId: string; url: string; payload: Json }): Effect {
   const { owner, runId, url, payload } = webhook;
-  return { kind: WEBHOOK, owner, runId, payload, target: { url }, lane: new URL(url).origin };
+  return {
+    kind: WEBHOOK,
+    owner,
+    runId,
+    payload,
+    target: { url },
+    lane: isOwnRoute(url) ? 'own routes' : new URL(url).origin,
+  };
 }
 
 export interface WebhookHandlerConfig {
   /** @see signingKey */
   secret: string;
   allowPrivate: boolean;
+  /** Where this process listens, for webhooks to routes of its own; null while it does not. */
+  ownUrl?: (() => string | null) | undefined;
   /** For the whole delivery, the look-up of the name included. */
   timeoutMs: number;
 }
@@ -42,13 +51,17 @@ export interface WebhookHandlerConfig {
 export function createWebhookHandler(config: WebhookHandlerConfig): DeliveryHandler {
   const key = signingKey(config.secret);
   return async (delivery, signal) => {
-    const checked = checkWebhookUrl(urlOf(delivery.target), config);
+    const asked = urlOf(delivery.target);
+    const own = isOwnRoute(asked);
+    const ownUrl = own ? (config.ownUrl?.() ?? null) : null;
+    if (own && ownUrl === null) return { outcome: 'retry', error: 'this process has no HTTP server' };
+    const checked = ownUrl === null ? checkWebhookUrl(asked, config) : { url: new URL(asked, ownUrl) };
     if ('refusal' in checked) return { outcome: 'dead', error: `the URL ${checked.refusal}` };
     const timeout = AbortSignal.timeout(config.timeoutMs);
     try {
       const status = await post(checked.url, headersOf(delivery, key), delivery.body, {
         signal: AbortSignal.any([signal, timeout]),
-        lookup: lookupFor(config.allowPrivate),
+        lookup: lookupFor(own || config.allowPrivate),
       });
       return verdict(status);
     } catch (error) {

@@ -41,5 +41,7 @@ export interface EngineDeps {
   hub: Hub;
   writer: LogWriter;
   graphs: GraphRegistry;
+  /** Where this process listens; null while it does not. */
+  ownUrl?: (() => string | null) | undefined;
   logger: Logger;
 }

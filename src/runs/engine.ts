@@ -112,12 +112,12 @@ const SETTLE_GRACE_MS = 20_000;
 const OUTBOX_PER_TARGET = 3;
 
 /** Null without a secret: this process sends no webhooks, and refuses them at admission. */
-function createOutboxDrain({ config, pool, logger }: EngineDeps): Drain | null {
+function createOutboxDrain({ config, pool, ownUrl, logger }: EngineDeps): Drain | null {
   const { secret, allowPrivate, timeoutMs, maxAttempts } = config.webhooks;
   if (secret === null) return null;
   return createDrain({
     pool,
-    handlers: { [WEBHOOK]: createWebhookHandler({ secret, allowPrivate, timeoutMs }) },
+    handlers: { [WEBHOOK]: createWebhookHandler({ secret, allowPrivate, ownUrl, timeoutMs }) },
     intervalMs: OUTBOX_POLL_MS,
     concurrency: OUTBOX_CONCURRENCY,
     perLane: OUTBOX_PER_TARGET,

@@ -1,6 +1,6 @@
 /** Rules of an operator for where webhooks may go, beyond those that always hold. */
 import { expect, test } from 'vitest';
-import { checkWebhookUrl, type WebhookRules } from '#src/outbox/webhook-url.ts';
+import { assertWebhookUrl, checkWebhookUrl, type WebhookRules } from '#src/outbox/webhook-url.ts';
 
 const none: WebhookRules = { requireHttps: false, domains: null, ports: null, maxLength: null };
 const allowed = (url: string, rules: Partial<WebhookRules>) =>
@@ -23,4 +23,13 @@ test.each<[string, Partial<WebhookRules>, boolean]>([
   [`https://a.example/${'x'.repeat(40)}`, { maxLength: 40 }, false],
 ])('%s under %j: %s', (url, rules, expected) => {
   expect(allowed(url, rules)).toBe(expected);
+});
+
+test('a path is a route of this server, where the server has routes for it', () => {
+  const policy = { allowPrivate: false, secret: 'a secret of sixteen', allowOwnRoutes: true };
+  expect(assertWebhookUrl('/own/hook?a=1', policy)).toBe('/own/hook?a=1');
+  for (const url of ['//evil.example/', '/\\evil.example/', 'own/hook', '']) {
+    expect(() => assertWebhookUrl(url, policy), url).toThrow(/^The webhook is not a URL/);
+  }
+  expect(() => assertWebhookUrl('/own/hook', { ...policy, allowOwnRoutes: false })).toThrow(/is not a URL/);
 });

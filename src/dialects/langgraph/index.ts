@@ -17,6 +17,9 @@ import { addUnbuiltRoutes } from './routes-unbuilt.ts';
 import { createStreams } from './streams.ts';
 import { createWait } from './waiting.ts';
 
+/** None is disabled. */
+const ALL = { assistants: false, threads: false, runs: false, store: false };
+
 /** To be mounted without a prefix. */
 export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
   return async (app) => {
@@ -26,15 +29,20 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
       scope.addHook('onRequest', authHook(deps.authenticate));
       scope.addHook('preHandler', accessHook(deps));
       const parts = { openStream: createStreams(deps), wait: createWait(deps) };
-      addAssistantRoutes(scope, deps);
-      addThreadRoutes(scope, deps);
-      addStateRoutes(scope, deps);
-      addThreadStreamRoute(scope, deps);
-      addRunRoutes(scope, deps, parts);
-      addJoinRoutes(scope, deps, parts);
-      addCronRoutes(scope, deps);
-      addStoreRoutes(scope, deps);
-      addUnbuiltRoutes(scope);
+      const { assistants, threads, runs, store } = deps.disabled ?? ALL;
+      if (!assistants) addAssistantRoutes(scope, deps);
+      if (!threads) {
+        addThreadRoutes(scope, deps);
+        addStateRoutes(scope, deps);
+        addThreadStreamRoute(scope, deps);
+      }
+      if (!runs) {
+        addRunRoutes(scope, deps, parts);
+        addJoinRoutes(scope, deps, parts);
+        addCronRoutes(scope, deps);
+        addUnbuiltRoutes(scope);
+      }
+      if (!store) addStoreRoutes(scope, deps);
     });
   };
 }

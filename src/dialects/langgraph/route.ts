@@ -10,6 +10,16 @@ import type { DialectDeps } from '../dialect.ts';
 import type { Form } from './errors.ts';
 
 export interface LangGraphDeps extends DialectDeps {
+export interface DisabledRoutes {
+  assistants: boolean;
+  threads: boolean;
+  /** Crons are runs, too. */
+  runs: boolean;
+  store: boolean;
+  /** `/ok` and `/info`. */
+  meta: boolean;
+}
+
   assistants: AssistantService;
   states: StateService;
   store: StoreService;
@@ -18,6 +28,8 @@ export interface LangGraphDeps extends DialectDeps {
   /** Empties the server; null unless it runs in test mode. */
   truncate:
     | ((what: {
+  /** Groups of routes that are not there. */
+  disabled?: DisabledRoutes | null;
         runs: boolean;
         threads: boolean;
         assistants: boolean;
