@@ -132,7 +132,7 @@ async function build(
     const clock = createCronClock({
       pool,
       runs: engine.runs,
-      requestOf: (cron) => cronRequestOf({ assistants }, cron),
+      requestOf: (cron) => cronRequestOf({ assistants, threadTtl: config.langgraph.threadTtl }, cron),
       logger,
     });
     metrics.observe(cronReading(clock));
@@ -184,9 +184,10 @@ async function build(
         states: createStateService({ pool, checkpointPool, graphs, logger }),
         store: createStoreService({ pool, ttl: config.store }),
         crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
+        threadTtl: config.langgraph.threadTtl,
         version,
-        truncate: config.testMode ? (what) => truncate(pool, what) : null,
         disabled: http.disabled,
+        truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),
     );
     await app.listen({ host: http.host, port: http.port });

@@ -9,7 +9,14 @@ import { parse } from 'yaml';
 import { z } from 'zod';
 import { envSchema } from './config-env.ts';
 import { ConfigError, duration, type GraphEntry, parsed, size, toModuleExport } from './config-parts.ts';
-import { type LangGraphJson, mergedAuth, mergedCors, mergedGraphs, mergedWebhooks } from './langgraph-json.ts';
+import {
+  type LangGraphJson,
+  mergedAuth,
+  mergedCors,
+  mergedGraphs,
+  mergedThreadTtl,
+  mergedWebhooks,
+} from './langgraph-json.ts';
 
 export { ConfigError, type GraphEntry } from './config-parts.ts';
 
@@ -117,7 +124,14 @@ export const fileSchema = z.strictObject({
     })
     .prefault({}),
   checkpoints: z.strictObject({ keep: count.optional() }).prefault({}),
-  langgraph: z.strictObject({ graph_errors: z.enum(['hidden', 'shown']).default('hidden') }).prefault({}),
+  langgraph: z
+    .strictObject({
+      graph_errors: z.enum(['hidden', 'shown']).default('hidden'),
+      thread_ttl: z
+        .strictObject({ default: duration.optional(), strategy: z.enum(['delete', 'keep_latest']).default('delete') })
+        .prefault({}),
+    })
+    .prefault({}),
 });
 
 export type Config = ReturnType<typeof loadConfig>;
@@ -213,6 +227,7 @@ export function loadConfig(options: {
     webhooks: {
       secret: env.WEBHOOK_SECRET ?? null,
       allowPrivate: file.webhooks.allow_private,
+      allowOwnRoutes: json !== null && json.app !== null,
       rules: mergedWebhooks({ allowPrivate: file.webhooks.allow_private }, json),
       timeoutMs: file.webhooks.timeout,
       maxAttempts: file.webhooks.max_attempts,
@@ -223,11 +238,14 @@ export function loadConfig(options: {
       threadsMs: file.retention.threads ?? null,
     },
     checkpoints: { keep: file.checkpoints.keep ?? null },
-    langgraph: { showsGraphErrors: file.langgraph.graph_errors === 'shown', defaults: env.LANGGRAPH_CONFIG ?? {} },
+    langgraph: {
+      showsGraphErrors: file.langgraph.graph_errors === 'shown',
+      defaults: env.LANGGRAPH_CONFIG ?? {},
+      threadTtl: mergedThreadTtl(file.langgraph.thread_ttl, json),
+    },
     store: json?.store ?? { defaultTtlMinutes: null, refreshOnRead: true },
     testMode: options.flags.testMode ?? false,
     redisUrl: env.REDIS_URL ?? null,
-      allowOwnRoutes: json !== null && json.app !== null,
     logLevel: env.LOG_LEVEL ?? 'info',
   });
 }

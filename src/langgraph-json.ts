@@ -11,6 +11,7 @@ import type { DisabledRoutes } from './dialects/langgraph/route.ts';
 import type { CorsOptions } from './http/cors.ts';
 import type { WebhookRules } from './outbox/webhook-url.ts';
 import type { StoreTtl } from './store/service.ts';
+import type { ThreadTtl } from './threads/service.ts';
 
 export interface LangGraphJson {
   /** The file, for messages. */
@@ -23,8 +24,8 @@ export interface LangGraphJson {
   disabled: DisabledRoutes;
   cors: CorsOptions | null;
   store: StoreTtl;
-  /** What became of threads without a ttl of their own; null: nothing. */
-  threadTtl: { minutes: number; strategy: 'delete' | 'keep_latest' } | null;
+  /** For threads that are made without a ttl; null: they stay. */
+  threadTtl: ThreadTtl | null;
   /** Further rules for the URLs of webhooks; `publicOnly`: never into this server's own network. */
   webhooks: WebhookRules & { publicOnly: boolean };
   /** Sentences about keys without effect, each with the key's path. */
@@ -271,4 +272,18 @@ export function mergedWebhooks(own: { allowPrivate: boolean }, json: LangGraphJs
     throw new ConfigError(`${json.source}: webhooks.url.disable_loopback: config.yaml has webhooks.allow_private`);
   }
   return json.webhooks;
+}
+
+/** How long threads are kept. @throws ConfigError when both files say it */
+export function mergedThreadTtl(
+  own: { default?: number | undefined; strategy: ThreadTtl['strategy'] },
+  json: LangGraphJson | null,
+): ThreadTtl | null {
+  if (json === null || json.threadTtl === null) {
+    return own.default === undefined ? null : { minutes: own.default / 60_000, strategy: own.strategy };
+  }
+  if (own.default !== undefined) {
+    throw new ConfigError(`${json.source}: checkpointer.ttl.default_ttl: config.yaml has langgraph.thread_ttl.default`);
+  }
+  return json.threadTtl;
 }

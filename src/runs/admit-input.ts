@@ -84,7 +84,13 @@ async function threadOf(tx: Tx, request: StartRequest): Promise<ConfiguredThread
     return thread;
   }
   const id = asked ?? randomUUID();
-  await insertThreadIfNew(tx, { id, owner, temporary: request.temporary, metadata: request.thread_metadata ?? {} });
+  await insertThreadIfNew(tx, {
+    id,
+    owner,
+    temporary: request.temporary,
+    metadata: request.thread_metadata ?? {},
+    ttl: request.temporary ? null : request.thread_ttl,
+  });
   const thread = await lockConfiguredThread(tx, owner, id);
   // The id is another owner's.
   if (thread === null) throw threadNotFound();

@@ -10,6 +10,7 @@ import type {
   RunFailure,
   Usage,
 } from '#src/events/event.ts';
+import type { ThreadTtl } from '#src/threads/thread.ts';
 
 export const LIVE_STATUSES = ['queued', 'running'] as const;
 export const TERMINAL_STATUSES = ['succeeded', 'interrupted', 'failed', 'cancelled'] as const;
@@ -160,6 +161,7 @@ export interface StartRequest {
   temporary: boolean;
   /** For a thread that is made. */
   thread_metadata?: JsonObject | undefined;
+  thread_ttl?: ThreadTtl | null | undefined;
   /** Of the server's own making: whoever has the key means the same request. A second one gets the first one's run. */
   request_key?: string | undefined;
   graph_id: string;

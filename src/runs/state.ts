@@ -197,7 +197,9 @@ function assertGraph(graphs: GraphRegistry, graphId: string): void {
 
 const COPY_THREAD = `
   update threads t
-  set title = source.title, graph_id = source.graph_id, metadata = source.metadata, config = source.config
+  set title = source.title, graph_id = source.graph_id, metadata = source.metadata, config = source.config,
+      ttl_minutes = source.ttl_minutes, ttl_strategy = source.ttl_strategy,
+      ttl_set_at = case when source.ttl_minutes is not null then clock_timestamp() end
   from threads source where source.id = $1::uuid and t.id = $2::uuid`;
 
 /** Guard: the thread's row is held, so it is not deleted meanwhile. What runs on it goes on: its copy is of one moment. */

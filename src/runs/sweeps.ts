@@ -5,19 +5,17 @@
  */
 import type { Logger } from 'pino';
 import type { EventLog } from '#src/events/log.ts';
-import { deleteCheckpoints } from '#src/graphs/checkpoints.ts';
 import type { GraphRegistry } from '#src/graphs/graph.ts';
 import { forgetSettled } from '#src/outbox/entries.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { isUnavailable } from '#src/postgres/sqlstate.ts';
-import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteExpired } from '#src/store/queries.ts';
-import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
 import { type RunRow, toRun } from './queries.ts';
 import type { Run } from './run.ts';
 import { isSuperseded } from './start.ts';
 import { createPruner } from './sweep-checkpoints.ts';
 import { eachRow } from './sweep-rows.ts';
+import { deleteExpiredThreads, deleteIdleThreads, deleteTemporary, pruneExpiredThreads } from './sweep-threads.ts';
 
 const EVERY_MS = 60_000;
 const BATCH = 200;
@@ -49,6 +47,9 @@ export interface Swept {
   workers: number | null;
   prepared: number | null;
   threads: number | null;
+  /** Threads past the time they were given: deleted, and pruned. */
+  expired: number | null;
+  pruned: number | null;
   checkpoints: number | null;
   rolledBack: number | null;
   temporary: number | null;
@@ -101,6 +102,8 @@ export function createSweeps(deps: SweepDeps): Sweeps {
       workers: await step('workers', (limit) => forgetWorkers(pool, limit)),
       prepared: await step('prepared', (limit) => cancelNeverStarted(deps, limit)),
       threads: threadsMs === null ? null : await step('threads', (limit) => deleteIdleThreads(deps, threadsMs, limit)),
+      expired: await step('expired', (limit) => deleteExpiredThreads(deps, limit)),
+      pruned: await step('pruned', (limit) => pruneExpiredThreads(deps, limit)),
       checkpoints: pruner === null ? null : await step('checkpoints', () => pruner.next()),
       rolledBack: await step('rolledBack', (limit) => deleteRolledBack(pool, config.events.streamTtlMs, limit)),
       temporary: await step('temporary', (limit) => deleteTemporary(deps, limit)),
@@ -165,14 +168,6 @@ async function cancelNeverStarted(deps: SweepDeps, limit: number): Promise<numbe
   return eachRow(rows, end, deps.logger);
 }
 
-const IDLE = `
-  t.active_at < clock_timestamp() - $1 * interval '1 ms'
-  and not exists (
-    select 1 from runs r where r.thread_id = t.id and r.status in ('prepared', 'queued', 'running'))`;
-const IDLE_THREADS = `select t.id from threads t where ${IDLE} limit $2`;
-// guard: nothing has happened on it since it was found, and nobody holds it
-const LOCK_IDLE = `select t.owner from threads t where t.id = $2::uuid and ${IDLE} for update skip locked`;
-
 const ROLLED_BACK = `
   with gone as (
     delete from runs where id in (
@@ -186,40 +181,4 @@ const ROLLED_BACK = `
 async function deleteRolledBack(pool: Pool, streamTtlMs: number, limit: number): Promise<number> {
   const { rowCount } = await pool.query(ROLLED_BACK, [streamTtlMs, limit]);
   return rowCount ?? 0;
-}
-
-/** For how long the thread of a run that named none can be read after the run's end. */
-const TEMPORARY_MS = 600_000;
-const TEMPORARY = `select t.id from threads t where t.temporary and ${IDLE} limit $2`;
-
-/** Deletes threads that were made for one run, some time after it has ended. */
-async function deleteTemporary(deps: SweepDeps, limit: number): Promise<number> {
-  const { rows } = await deps.pool.query<{ id: string }>(TEMPORARY, [TEMPORARY_MS, limit]);
-  return eachRow(rows, ({ id }) => deleteIfIdle(deps, id, TEMPORARY_MS), deps.logger);
-}
-
-/** Deletes threads without activity for `idleMs` and without a live run, with all that hangs on them. */
-async function deleteIdleThreads(deps: SweepDeps, idleMs: number, limit: number): Promise<number> {
-  const { rows } = await deps.pool.query<{ id: string }>(IDLE_THREADS, [idleMs, limit]);
-  return eachRow(rows, ({ id }) => deleteIfIdle(deps, id, idleMs), deps.logger);
-}
-
-/** Returns 1 when it was deleted, 0 when it is idle no more. */
-async function deleteIfIdle(deps: SweepDeps, threadId: string, idleMs: number): Promise<number> {
-  const runIds = await inTransaction(deps.pool, async (tx) => {
-    const idle = await tx.query<{ owner: string }>(LOCK_IDLE, [idleMs, threadId]);
-    const owner = idle.rows[0]?.owner;
-    const found = owner === undefined ? null : await lockForDeletion(tx, owner, threadId);
-    if (found === null) return null;
-    await deleteCheckpoints(tx, found.lineageIds);
-    await deleteThread(tx, threadId);
-    return found.runIds;
-  });
-  if (runIds === null) return 0;
-  for (const runId of runIds) {
-    await deps.log.remove(runId).catch((error: unknown) => {
-      deps.logger.warn({ err: error, runId }, 'log of a deleted run not removed; it expires');
-    });
-  }
-  return 1;
 }

@@ -1,6 +1,7 @@
 /** What an admission needs of threads, interrupts and lineages, inside its transaction. */
 import type { JsonObject } from '#src/events/event.ts';
 import type { Queryable, Tx } from '#src/postgres/pool.ts';
+import type { ThreadTtl } from './thread.ts';
 
 /** What admission needs of the thread's row, which it holds. */
 export interface LockedThread {
@@ -64,8 +65,8 @@ export async function lockConfiguredThread(tx: Tx, owner: string, threadId: stri
 
 const INSERT_IF_NEW = `
   with thread as (
-    insert into threads (id, owner, temporary, metadata, graph_id)
-    values ($1::uuid, $2, $3, $4::jsonb, $5)
+    insert into threads (id, owner, temporary, metadata, graph_id, ttl_minutes, ttl_strategy, ttl_set_at)
+    values ($1::uuid, $2, $3, $4::jsonb, $5, $6::float8, $7, case when $6::float8 is not null then clock_timestamp() end)
     on conflict (id) do nothing
     returning id)
   insert into lineages (id, thread_id) select id, id from thread`;
@@ -79,10 +80,11 @@ export async function insertThreadIfNew(
     temporary?: boolean;
     metadata?: JsonObject;
     graphId?: string | undefined;
+    ttl?: ThreadTtl | null | undefined;
   },
 ): Promise<boolean> {
-  const { id, owner, temporary = false, metadata = {}, graphId = null } = thread;
-  const values = [id, owner, temporary, JSON.stringify(metadata), graphId];
+  const { id, owner, temporary = false, metadata = {}, graphId = null, ttl } = thread;
+  const values = [id, owner, temporary, JSON.stringify(metadata), graphId, ttl?.minutes ?? null, ttl?.strategy ?? null];
   const { rowCount } = await tx.query({ name: 'thread_if_new', text: INSERT_IF_NEW, values });
   return rowCount === 1;
 }

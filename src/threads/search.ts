@@ -1,9 +1,12 @@
 /** Threads as LangGraph clients list them: by what their metadata hold and what they are doing. */
 import type { JsonObject } from '#src/events/event.ts';
 import type { Queryable } from '#src/postgres/pool.ts';
-import type { ListedThread, ThreadFilter, ThreadSearch } from './thread.ts';
+import type { ListedThread, ThreadFilter, ThreadSearch, ThreadTtl } from './thread.ts';
 
-interface ListedRow extends Omit<ListedThread, 'created_at' | 'updated_at' | 'active_at'> {
+interface ListedRow extends Omit<ListedThread, 'created_at' | 'updated_at' | 'active_at' | 'ttl'> {
+  ttl_minutes: number | null;
+  ttl_strategy: ThreadTtl['strategy'] | null;
+  expires_at: Date | null;
   created_at: Date;
   updated_at: Date;
   active_at: Date;
@@ -11,7 +14,8 @@ interface ListedRow extends Omit<ListedThread, 'created_at' | 'updated_at' | 'ac
 
 // What a thread does is what its runs do, and nothing of its own that could contradict them.
 const LISTED = `
-  select t.id, t.graph_id, t.config, t.created_at, t.updated_at, t.active_at,
+  select t.id, t.graph_id, t.config, t.created_at, t.updated_at, t.active_at, t.ttl_minutes, t.ttl_strategy,
+         greatest(t.active_at, t.ttl_set_at) + t.ttl_minutes * interval '1 minute' as expires_at,
          t.metadata || case when t.graph_id is null then '{}'::jsonb else jsonb_build_object('graph_id', t.graph_id) end as metadata,
          case when l.live then 'busy'
               when r.status = 'failed' then 'error'
@@ -34,7 +38,13 @@ function toListed(row: ListedRow): ListedThread {
     created_at: row.created_at.toISOString(),
     updated_at: row.updated_at.toISOString(),
     active_at: row.active_at.toISOString(),
+    ttl: ttlOf(row),
   };
+}
+
+function ttlOf({ ttl_minutes: minutes, ttl_strategy: strategy, expires_at }: ListedRow): ListedThread['ttl'] {
+  if (minutes === null || strategy === null || expires_at === null) return null;
+  return { minutes, strategy, expires_at: expires_at.toISOString() };
 }
 
 export async function selectListed(db: Queryable, owner: string, threadId: string): Promise<ListedThread | null> {
@@ -82,6 +92,19 @@ export async function countListed(db: Queryable, owner: string, filter: ThreadFi
     filterValues(owner, filter),
   );
   return rows[0]?.total ?? 0;
+}
+
+const SET_TTL = `
+  update threads
+  set ttl_minutes = $3::float8, ttl_strategy = $4, ttl_set_at = case when $3::float8 is not null then clock_timestamp() end,
+      ttl_swept = null, updated_at = clock_timestamp()
+  where id = $1::uuid and owner = $2`;
+
+/** null removes it. Returns whether there was such a thread. */
+export async function setTtl(db: Queryable, owner: string, threadId: string, ttl: ThreadTtl | null): Promise<boolean> {
+  const values = [threadId, owner, ttl?.minutes ?? null, ttl?.strategy ?? null];
+  const { rowCount } = await db.query(SET_TTL, values);
+  return rowCount === 1;
 }
 
 const MERGE = `

@@ -5,10 +5,17 @@ import type { JsonObject } from '#src/events/event.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { insertThread, insertThreadIfNew } from './open.ts';
 import { type ListPosition, selectThread, selectThreads, selectTurns, updateThread } from './queries.ts';
-import { countListed, mergeMetadata, searchListed, selectListed } from './search.ts';
-import type { ListedThread, Thread, ThreadFilter, ThreadPage, ThreadSearch, Turn } from './thread.ts';
+import { countListed, mergeMetadata, searchListed, selectListed, setTtl } from './search.ts';
+import type { ListedThread, Thread, ThreadFilter, ThreadPage, ThreadSearch, ThreadTtl, Turn } from './thread.ts';
 
-export { type ListedThread, THREAD_ORDERS, type Thread, type ThreadPage, type Turn } from './thread.ts';
+export {
+  type ListedThread,
+  THREAD_ORDERS,
+  type Thread,
+  type ThreadPage,
+  type ThreadTtl,
+  type Turn,
+} from './thread.ts';
 
 export interface ThreadService {
   create(
@@ -50,6 +57,8 @@ export interface ThreadService {
       metadata: JsonObject;
       graph_id?: string | undefined;
       if_exists: 'raise' | 'do_nothing';
+      /** For a new one. */
+      ttl?: ThreadTtl | null | undefined;
     },
   ): Promise<ListedThread>;
   /** @throws THREAD_NOT_FOUND */
@@ -58,6 +67,8 @@ export interface ThreadService {
   count(owner: string, filter: ThreadFilter): Promise<number>;
   /** Adds to the metadata; what has the same name is replaced. @throws THREAD_NOT_FOUND */
   addMetadata(owner: string, threadId: string, metadata: JsonObject): Promise<ListedThread>;
+  /** From now on, or for ever when it is null. @throws THREAD_NOT_FOUND */
+  setTtl(owner: string, threadId: string, ttl: ThreadTtl | null): Promise<ListedThread>;
   /** Oldest first. @throws THREAD_NOT_FOUND */
   turns(owner: string, threadId: string): Promise<Turn[]>;
 }
@@ -78,8 +89,8 @@ export function createThreadService({ pool }: { pool: Pool }): ThreadService {
   return {
     get,
     listed,
-    async open(owner, { id = randomUUID(), metadata, graph_id, if_exists }) {
-      const made = await insertThreadIfNew(pool, { id, owner, metadata, graphId: graph_id });
+    async open(owner, { id = randomUUID(), metadata, graph_id, if_exists, ttl }) {
+      const made = await insertThreadIfNew(pool, { id, owner, metadata, graphId: graph_id, ttl });
       const thread = made || if_exists === 'do_nothing' ? await selectListed(pool, owner, id) : null;
       if (thread === null) throw new RunledgerError('THREAD_EXISTS', 'Thread already exists');
       return thread;
@@ -88,6 +99,10 @@ export function createThreadService({ pool }: { pool: Pool }): ThreadService {
     count: (owner, filter) => countListed(pool, owner, filter),
     async addMetadata(owner, threadId, metadata) {
       if (!(await mergeMetadata(pool, owner, threadId, metadata))) throw threadNotFound();
+      return listed(owner, threadId);
+    },
+    async setTtl(owner, threadId, ttl) {
+      if (!(await setTtl(pool, owner, threadId, ttl))) throw threadNotFound();
       return listed(owner, threadId);
     },
     async create(owner, fields) {

@@ -19,6 +19,12 @@ export interface Thread {
 /** What a thread is doing, in one word. */
 export type Activity = 'idle' | 'busy' | 'interrupted' | 'error';
 
+/** How long a thread is kept without activity, in minutes, and what becomes of it then. */
+export interface ThreadTtl {
+  minutes: number;
+  strategy: 'delete' | 'keep_latest';
+}
+
 /** A thread as LangGraph clients list it. */
 export interface ListedThread {
   id: string;
@@ -31,6 +37,8 @@ export interface ListedThread {
   updated_at: string;
   /** The newest message or end of a run. */
   active_at: string;
+  /** null: it is kept. */
+  ttl: (ThreadTtl & { expires_at: string }) | null;
 }
 
 export const THREAD_ORDERS = ['thread_id', 'status', 'created_at', 'updated_at', 'state_updated_at'] as const;

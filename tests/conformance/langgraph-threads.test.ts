@@ -256,3 +256,35 @@ describe('the stream of a thread', () => {
     await expect(join('-1')).rejects.toThrow('HTTP 404');
   });
 });
+
+describe('the time a thread lives', () => {
+  test('is said when it is made, changed and removed, and told to those who ask for it', async () => {
+    const ttlOf = async (id: string) => {
+      const thread = (await other.threads.get(id, { include: ['ttl'] })) as { ttl?: unknown; updated_at: string };
+      return thread.ttl;
+    };
+    const { thread_id: id } = await client.threads.create({ ttl: 60 });
+    expect(await ttlOf(id)).toMatchObject({ strategy: 'delete', ttl_minutes: 60 });
+    expect(await client.threads.get(id)).not.toHaveProperty('ttl');
+    await client.threads.update(id, { ttl: { ttl: 0.5, strategy: 'delete' }, returnMinimal: true });
+    const { expires_at } = (await ttlOf(id)) as { expires_at: string };
+    expect(Math.abs(Date.parse(expires_at) - Date.now() - 30_000)).toBeLessThan(20_000);
+    const copy = await client.threads.copy(id);
+    expect(await ttlOf(copy.thread_id)).toMatchObject({ ttl_minutes: 0.5 });
+    await client.threads.update(id, { metadata: { a: 1 } });
+    expect(await ttlOf(id)).toMatchObject({ ttl_minutes: 0.5 });
+    expect(await ttlOf(await newThread())).toBeNull();
+    await expect(client.threads.create({ ttl: -1 })).rejects.toThrow('HTTP 400');
+  });
+});
+
+test('a search extracts values from the threads it finds', async () => {
+  const { thread_id: id } = await client.threads.create({ metadata: { extract: true } });
+  await client.runs.wait(id, 'remote', { input: human('hi') });
+  const [found] = await other.threads.search({
+    metadata: { extract: true },
+    select: ['thread_id'],
+    extract: { last: 'values.messages[-1].content', none: 'values.nothing' },
+  });
+  expect(found).toEqual({ thread_id: id, extracted: { last: 'w0 w1 w2 w3 w4 ', none: null } });
+});

@@ -250,6 +250,42 @@ describe('threads', () => {
     expect(await left()).toEqual(new Set([threadId]));
   });
 
+  describe('with a time of their own', () => {
+    /** Set `setDays` ago to `days`. */
+    const give = ({ threadId }: LedgerRun, days: number, setDays: number, strategy = 'delete') =>
+      pool.query(
+        `update threads set ttl_minutes = $2 * 1440, ttl_strategy = $3, ttl_set_at = clock_timestamp() - $4 * interval '1 day'
+         where id = $1::uuid`,
+        [threadId, days, strategy, setDays],
+      );
+
+    test('go when it is past since the last activity, and since it was set; live ones stay', async () => {
+      const [old, active, justSet, live] = [await thread(31), await thread(1), await thread(31), await thread(31, true)];
+      for (const run of [old, active, live]) await give(run, 30, 40);
+      await give(justSet, 30, 1);
+      expect(await sweep()).toMatchObject({ expired: 1, threads: null });
+      expect(await left()).toEqual(new Set([active.threadId, justSet.threadId, live.threadId]));
+      expect(await checkpointRows(old)).toEqual([0, 0, 0]);
+    });
+
+    test('keep the latest state where that was asked for, and are pruned once', async () => {
+      const run = await thread(31);
+      await give(run, 30, 40, 'keep_latest');
+      await pool.query(
+        `insert into checkpoints (thread_id, checkpoint_id, checkpoint)
+         select $1, 'c' || n, '{"v": 4, "channel_versions": {}}' from generate_series(2, 5) n`,
+        [run.threadId],
+      );
+      expect(await sweep()).toMatchObject({ expired: 0, pruned: 1 });
+      const ids = await rowsOf('select checkpoint_id as id from checkpoints where thread_id = $1', [run.threadId]);
+      expect(ids).toEqual([{ id: 'c5' }]);
+      expect((await sweep()).pruned).toBe(0);
+      // After the next activity, its time begins anew.
+      await pool.query(`update threads set active_at = active_at + interval '12 hours'`);
+      expect((await sweep()).pruned).toBe(1);
+    });
+  });
+
   test('are deleted once by three sweeps at once', async () => {
     for (let n = 0; n < 20; n += 1) await thread(31);
     const counts = (await Promise.all([sweep(idle(30)), sweep(idle(30)), sweep(idle(30))])).map(

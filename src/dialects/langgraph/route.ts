@@ -6,10 +6,10 @@ import type { CronService } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { StateService } from '#src/runs/state.ts';
 import type { StoreService } from '#src/store/service.ts';
+import type { ThreadTtl } from '#src/threads/service.ts';
 import type { DialectDeps } from '../dialect.ts';
 import type { Form } from './errors.ts';
 
-export interface LangGraphDeps extends DialectDeps {
 export interface DisabledRoutes {
   assistants: boolean;
   threads: boolean;
@@ -20,16 +20,19 @@ export interface DisabledRoutes {
   meta: boolean;
 }
 
+export interface LangGraphDeps extends DialectDeps {
   assistants: AssistantService;
   states: StateService;
   store: StoreService;
   crons: CronService;
+  /** For threads that clients make without saying; null: they are kept. */
+  threadTtl: ThreadTtl | null;
   version: string;
+  /** Groups of routes that are not there. */
+  disabled?: DisabledRoutes | null;
   /** Empties the server; null unless it runs in test mode. */
   truncate:
     | ((what: {
-  /** Groups of routes that are not there. */
-  disabled?: DisabledRoutes | null;
         runs: boolean;
         threads: boolean;
         assistants: boolean;

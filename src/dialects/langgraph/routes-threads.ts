@@ -8,10 +8,11 @@ import { authorize, isSeen, type ResourceFilter } from '#src/http/access.ts';
 import { watchClient } from '#src/http/client.ts';
 import type { ListedThread, THREAD_ORDERS } from '#src/threads/service.ts';
 import { allowThread, changed, metadataValue } from './access.ts';
+import { extracted } from './extract.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
 import { paginate } from './routes-assistants.ts';
 import { selected, threadOf } from './views.ts';
-import { threadCreate, threadFilter, threadPrune, threadSearch, threadUpdate } from './wire.ts';
+import { threadCreate, threadFilter, threadPrune, threadQuery, threadSearch, threadUpdate } from './wire.ts';
 
 export function addThreadRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addCreate(app, deps);
@@ -45,7 +46,7 @@ function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
 
   app.post('/threads', async (request) => {
     const { owner } = request.principal;
-    const { thread_id, metadata, if_exists, supersteps } = parsed(threadCreate, request.body);
+    const { thread_id, metadata, if_exists, supersteps, ttl } = parsed(threadCreate, request.body);
     const value = { thread_id, if_exists, metadata: metadata ?? {} };
     const filter = await authorize(request, 'threads:create', value);
     const own = changed(metadataValue, value.metadata);
@@ -54,6 +55,7 @@ function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
       metadata: own,
       graph_id: graphIn(own.graph_id, graphs),
       if_exists: if_exists ?? 'raise',
+      ttl: ttl ?? deps.threadTtl,
     });
     if (if_exists === 'do_nothing' && !isSeen(thread.metadata, filter)) throw threadExists();
     if (supersteps == null || supersteps.length === 0) return withState(deps, owner, thread);
@@ -89,20 +91,25 @@ function addSearch(app: LangGraphApp, deps: LangGraphDeps): void {
   app.post('/threads/search', async (request, reply) => {
     const { owner } = request.principal;
     const asked = await searched(request, threadSearch);
-    const { values, select, sort_by, sort_order, limit, offset, ...filter } = asked;
+    const { values, select, extract, sort_by, sort_order, limit, offset, ...filter } = asked;
+    const shown = (view: JsonObject): JsonObject => ({
+      ...selected(view, select),
+      ...(extract == null ? {} : { extracted: extracted(view, extract) }),
+    });
     const order = { sort_by: sort_by ?? 'created_at', sort_order: sort_order ?? 'desc' } as const;
     if (values != null) {
       const found = await withValues(owner, filterOf(filter), order, values);
       paginate(reply, { limit, offset }, found.length);
-      return found.slice(offset, offset + limit).map((view) => selected(view, select));
+      return found.slice(offset, offset + limit).map(shown);
     }
     const found = await threads.search(owner, { ...filterOf(filter), ...order, limit, offset });
     paginate(reply, { limit, offset }, found.total);
-    const needsState = select == null || select.some((name) => /^(values|interrupts)/.test(name));
+    const named = select == null ? ['values'] : [...select, ...Object.values(extract ?? {})];
+    const needsState = named.some((name) => /^(values|interrupts)/.test(name));
     const views = needsState
       ? await inBatches(found.threads, (thread) => withState(deps, owner, thread))
       : found.threads.map((thread) => threadOf(thread, null));
-    return views.map((view) => selected(view, select));
+    return views.map(shown);
   });
 
   app.post('/threads/count', async (request, reply) => {
@@ -174,20 +181,30 @@ function addReadAndChange(app: LangGraphApp, deps: LangGraphDeps): void {
   app.get('/threads/:thread_id', async (request) => {
     const { owner } = request.principal;
     const threadId = threadParam(request);
-    return answering(async () => withState(deps, owner, await threads.listed(owner, threadId)), { threadId });
+    const { include } = parsed(threadQuery, request.query);
+    const thread = await answering(() => threads.listed(owner, threadId), { threadId });
+    return { ...(await withState(deps, owner, thread)), ...included(thread, [include ?? []].flat()) };
   });
 
   app.patch('/threads/:thread_id', async (request, reply) => {
     const { owner } = request.principal;
     const threadId = threadParam(request);
-    const { metadata } = parsed(threadUpdate, request.body);
+    const { metadata, ttl } = parsed(threadUpdate, request.body);
     const value = { metadata: metadata ?? {} };
     await answering(() => allowThread(deps, request, 'threads:update', threadId, value), { threadId });
     const added = changed(metadataValue, value.metadata);
-    const thread = await answering(() => threads.addMetadata(owner, threadId, added), { threadId });
+    const changedMetadata = await answering(() => threads.addMetadata(owner, threadId, added), { threadId });
+    const thread = ttl === undefined ? changedMetadata : await threads.setTtl(owner, threadId, ttl);
     if (wantsMinimal(request)) return reply.code(204).send();
     return withState(deps, owner, thread);
   });
+}
+
+/** Fields that a thread has for those who name them. */
+function included({ ttl }: ListedThread, names: string[]): JsonObject {
+  if (!names.includes('ttl')) return {};
+  if (ttl === null) return { ttl: null };
+  return { ttl: { strategy: ttl.strategy, ttl_minutes: ttl.minutes, expires_at: ttl.expires_at } };
 }
 
 function wantsMinimal(request: FastifyRequest): boolean {

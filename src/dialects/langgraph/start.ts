@@ -15,7 +15,7 @@ import { type RunCreate, runCreate } from './wire.ts';
  * @throws RunledgerError ASSISTANT_NOT_FOUND
  */
 export function startRequestOf(
-  deps: Pick<LangGraphDeps, 'assistants'>,
+  deps: Pick<LangGraphDeps, 'assistants' | 'threadTtl'>,
   request: FastifyRequest,
   threadId: string | null,
   body: RunCreate,
@@ -28,7 +28,10 @@ export function startRequestOf(
  * moment: an Auth module was asked when the cron was made.
  * @throws RunledgerError ASSISTANT_NOT_FOUND, INVALID_REQUEST
  */
-export async function cronRequestOf(deps: Pick<LangGraphDeps, 'assistants'>, cron: Cron): Promise<StartRequest> {
+export async function cronRequestOf(
+  deps: Pick<LangGraphDeps, 'assistants' | 'threadTtl'>,
+  cron: Cron,
+): Promise<StartRequest> {
   const { owner, thread_id: threadId, assistant_id, metadata, on_run_completed: on_completion } = cron;
   const body = parsed(runCreate, { ...cron.payload, assistant_id, metadata, on_completion });
   const request = await requestOf(deps, { owner, facts: NO_FACTS, threadId, body });
@@ -36,7 +39,7 @@ export async function cronRequestOf(deps: Pick<LangGraphDeps, 'assistants'>, cro
 }
 
 async function requestOf(
-  { assistants }: Pick<LangGraphDeps, 'assistants'>,
+  { assistants, threadTtl }: Pick<LangGraphDeps, 'assistants' | 'threadTtl'>,
   asked: { owner: string; facts: Facts; threadId: string | null; body: RunCreate },
 ): Promise<StartRequest> {
   const { owner, facts, threadId, body } = asked;
@@ -48,6 +51,7 @@ async function requestOf(
     thread_id: threadId,
     if_missing: threadId === null ? 'create' : (body.if_not_exists ?? 'reject'),
     temporary,
+    thread_ttl: threadTtl,
     graph_id: assistant.graph_id,
     assistant: {
       id: assistant.id,

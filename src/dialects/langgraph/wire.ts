@@ -4,6 +4,7 @@ import { ASSISTANT_ORDERS } from '#src/assistants/service.ts';
 import { CRON_ORDERS, isSchedule, isTimezone } from '#src/crons/service.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import { THREAD_ORDERS } from '#src/threads/service.ts';
+import { isPath } from './extract.ts';
 import { STREAM_MODES } from './frames.ts';
 
 /** Bodies were parsed as JSON, so whatever a client may put here is Json. */
@@ -90,11 +91,23 @@ const command = z.object({ goto: json.optional(), update: json.optional(), resum
 
 const stateUpdate = z.object({ values: json.optional(), command: command.nullish(), as_node: z.string().nullish() });
 
+/** Minutes alone mean that the thread is deleted then. */
+const threadTtl = z
+  .union([
+    z.object({ ttl: z.number().positive(), strategy: z.enum(['delete', 'keep_latest']).default('delete') }),
+    z.number().positive(),
+  ])
+  .transform((given) => (typeof given === 'number' ? { ttl: given, strategy: 'delete' as const } : given))
+  .transform(({ ttl: minutes, strategy }) => ({ minutes: Math.min(minutes, LONGEST_TTL_MINUTES), strategy }));
+/** A hundred years, which timestamps can hold. */
+const LONGEST_TTL_MINUTES = 100 * 366 * 1_440;
+
 export const threadCreate = z.object({
   thread_id: uuid.nullish(),
   metadata: jsonObject.nullish(),
   if_exists: z.enum(['raise', 'do_nothing']).nullish(),
   supersteps: z.array(z.object({ updates: z.array(stateUpdate) })).nullish(),
+  ttl: threadTtl.nullish(),
 });
 
 export const threadFilter = z.object({
@@ -104,12 +117,17 @@ export const threadFilter = z.object({
   values: jsonObject.nullish(),
 });
 
+const MOST_PATHS = 10;
 export const threadSearch = threadFilter.extend({
   limit: count(10),
   offset,
   sort_by: z.enum(THREAD_ORDERS).nullish(),
   sort_order: order.nullish(),
   select: z.array(z.string()).nullish(),
+  extract: z
+    .record(z.string(), z.string().max(500).refine(isPath, 'must be a path such as values.messages[-1].content'))
+    .refine((paths) => Object.keys(paths).length <= MOST_PATHS, `must have at most ${MOST_PATHS} paths`)
+    .nullish(),
 });
 
 export const threadPrune = z.object({
@@ -117,7 +135,8 @@ export const threadPrune = z.object({
   strategy: z.enum(['delete', 'keep_latest']).default('delete'),
 });
 
-export const threadUpdate = z.object({ metadata: jsonObject.nullish() });
+export const threadUpdate = z.object({ metadata: jsonObject.nullish(), ttl: threadTtl.nullish() });
+export const threadQuery = z.object({ include: many(z.string()).optional() });
 
 const selection = many(z.string()).optional();
 
