@@ -260,7 +260,12 @@ describe('threads', () => {
       );
 
     test('go when it is past since the last activity, and since it was set; live ones stay', async () => {
-      const [old, active, justSet, live] = [await thread(31), await thread(1), await thread(31), await thread(31, true)];
+      const [old, active, justSet, live] = [
+        await thread(31),
+        await thread(1),
+        await thread(31),
+        await thread(31, true),
+      ];
       for (const run of [old, active, live]) await give(run, 30, 40);
       await give(justSet, 30, 1);
       expect(await sweep()).toMatchObject({ expired: 1, threads: null });

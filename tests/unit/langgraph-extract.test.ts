@@ -21,7 +21,12 @@ test('a path names fields by dots and places in lists by brackets, from the end 
 });
 
 test('where there is nothing it gives null, and nothing of the language itself', () => {
-  const paths = { far: 'values.messages[5].content', length: 'values.messages.length', proto: 'values.__proto__', x: 'x.y' };
+  const paths = {
+    far: 'values.messages[5].content',
+    length: 'values.messages.length',
+    proto: 'values.__proto__',
+    x: 'x.y',
+  };
   expect(extracted(thread, paths)).toEqual({ far: null, length: null, proto: null, x: null });
 });
 
