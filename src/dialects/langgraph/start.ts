@@ -174,7 +174,7 @@ interface Facts {
 const NO_FACTS: Facts = { headers: {}, user: {} };
 
 function factsOf(request: FastifyRequest): Facts {
-  return { headers: headersOf(request), user: userFacts(request) };
+  return { headers: headersOf(request), user: userFacts(request) ?? {} };
 }
 
 /** Never passed on: they are credentials, or name us and not the client. */
