@@ -227,7 +227,8 @@ export function loadConfig(options: {
     webhooks: {
       secret: env.WEBHOOK_SECRET ?? null,
       allowPrivate: file.webhooks.allow_private,
-      allowOwnRoutes: json !== null && json.app !== null,
+      // A delivery has no credentials: where somebody is asked for, no route would take it.
+      allowOwnRoutes: json !== null && json.app !== null && auth.mode === 'none',
       rules: mergedWebhooks({ allowPrivate: file.webhooks.allow_private }, json),
       timeoutMs: file.webhooks.timeout,
       maxAttempts: file.webhooks.max_attempts,

@@ -148,7 +148,11 @@ export const DELTA_HISTORY = `
   ) found
   order by depth desc, task_path collate "C" nulls first, task_id collate "C", idx`;
 
-/** run, thread: what is asked at the tip by tasks that have taken no answer of this run, nor has a graph in them. */
+/**
+ * run, thread: what is asked at the tip by tasks that have taken no answer of this run. Nothing where a graph within a graph, or
+ * a task within a task (a path with two `~`), has ever asked on this lineage: what they ask stands beside them too, at those
+ * they are in, and is still there when it has been answered.
+ */
 export const STILL_ASKED = `
   select w.channel, w.type, w.blob
   from lineages l
@@ -157,7 +161,11 @@ export const STILL_ASKED = `
   where l.id = $2::uuid and not exists (
     select 1 from checkpoint_writes r
     where r.thread_id = w.thread_id and r.run_id = $1::uuid and r.channel = '__resume__'
-      and (r.checkpoint_ns = '' and r.task_id = w.task_id or r.checkpoint_ns like '%:' || w.task_id || '%'))`;
+      and r.checkpoint_ns = '' and r.task_id = w.task_id)
+    and not exists (
+      select 1 from checkpoint_writes n
+      where n.thread_id = w.thread_id and n.channel in ('__interrupt__', '__resume__')
+        and (n.checkpoint_ns <> '' or n.task_path like '~%~%'))`;
 
 /** run, epoch, thread: removes the answers (resume writes) this run brought. */
 export const FORGET_ANSWERS = `${FENCE},

@@ -74,10 +74,13 @@ function hideError(record: JsonObject): void {
   if ('error' in record && record.error !== null) record.error = { name: 'Error', message: 'It failed.' };
 }
 
+/** LangGraph's own, and what an Auth module says of the user who asked: others may read the run. */
+const NOT_TOLD = /^(?:__|langgraph_auth_)/;
+
 function stripConfig(config: JsonObject): void {
   delete config.callbacks;
   if (!isObject(config.configurable)) return;
-  for (const key of Object.keys(config.configurable)) if (key.startsWith('__')) delete config.configurable[key];
+  for (const key of Object.keys(config.configurable)) if (NOT_TOLD.test(key)) delete config.configurable[key];
 }
 
 function isObject(value: Json | undefined): value is JsonObject {

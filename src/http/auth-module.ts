@@ -126,10 +126,11 @@ async function asked(question: () => unknown, fallback: string): Promise<unknown
   try {
     return await question();
   } catch (error) {
-    if (typeof error !== 'object' || error === null || !('status' in error) || !('headers' in error)) throw error;
+    if (!(error instanceof Error) || error.constructor.name !== 'HTTPException') throw error;
+    if (!('status' in error) || !('headers' in error)) throw error;
     const { status } = error;
     if (typeof status !== 'number' || !Number.isInteger(status) || status < 400 || status > 599) throw error;
-    const message = 'message' in error && typeof error.message === 'string' ? error.message : '';
+    const { message } = error;
     const headers = Object.fromEntries(new Headers(error.headers as { [name: string]: string }));
     throw sentAway(status, message === '' ? fallback : message, headers);
   }

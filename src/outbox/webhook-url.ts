@@ -50,9 +50,9 @@ function isWithin(hostname: string, domain: string): boolean {
   return domain.startsWith('*.') ? hostname.endsWith(domain.slice(1)) : hostname === domain;
 }
 
-/** Whether it is a path of this server, and nothing that a URL could make another server of. */
+/** Whether it is a path of this server, and nothing that a URL could make another server of: tabs and the like are left out of it. */
 export function isOwnRoute(url: string): boolean {
-  return /^\/(?![/\\])/.test(url) && url.length <= MAX_LENGTH;
+  return /^\/(?![/\\])[\x21-\x5b\x5d-\x7e]*$/.test(url) && url.length <= MAX_LENGTH;
 }
 
 /** `URL` has already turned every notation of an IPv4 address (octal, hexadecimal, short, one number) into the usual one. */

@@ -55,7 +55,7 @@ export function createWebhookHandler(config: WebhookHandlerConfig): DeliveryHand
     const own = isOwnRoute(asked);
     const ownUrl = own ? (config.ownUrl?.() ?? null) : null;
     if (own && ownUrl === null) return { outcome: 'retry', error: 'this process has no HTTP server' };
-    const checked = ownUrl === null ? checkWebhookUrl(asked, config) : { url: new URL(asked, ownUrl) };
+    const checked = ownUrl === null ? checkWebhookUrl(asked, config) : ownRoute(asked, ownUrl);
     if ('refusal' in checked) return { outcome: 'dead', error: `the URL ${checked.refusal}` };
     const timeout = AbortSignal.timeout(config.timeoutMs);
     try {
@@ -70,6 +70,12 @@ export function createWebhookHandler(config: WebhookHandlerConfig): DeliveryHand
       return { outcome: 'retry', error: `the connection failed (${codeOf(error) ?? 'unknown cause'})` };
     }
   };
+}
+
+/** Whatever the path is: it leads to this server, or nowhere. */
+function ownRoute(path: string, ownUrl: string): { url: URL } | { refusal: string } {
+  const url = new URL(path, ownUrl);
+  return url.origin === new URL(ownUrl).origin ? { url } : { refusal: 'is no route of this server' };
 }
 
 function urlOf(target: Json): string {

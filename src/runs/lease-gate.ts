@@ -13,7 +13,7 @@ export interface Lease {
 
 /**
  * For `callbacks` of graph.stream: model and tool calls wait here until the lease holds, or until the run is stopped. Steps do
- * so in the saver, after the checkpoint that they follow (`pass`).
+ * so in the saver, after the checkpoint that they follow (`pass`), where they wait for it: with durability `sync`.
  */
 export class LeaseGate extends BaseCallbackHandler {
   override readonly name = 'lease-gate';

@@ -38,6 +38,7 @@ import { listDeliveries, requeueDelivery } from './webhooks.ts';
 
 export type { ThreadFrom } from './follow-thread.ts';
 export type { CancelResult, Followed } from './run.ts';
+export { withoutUserFacts } from './user-facts.ts';
 
 export interface RunService {
   /**

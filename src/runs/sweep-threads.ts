@@ -6,6 +6,7 @@ import type { GraphRegistry } from '#src/graphs/graph.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import { deleteThread, lockForDeletion } from '#src/threads/queries.ts';
+import { liveRuns } from './queries.ts';
 import { pruneThread } from './sweep-checkpoints.ts';
 import { eachRow } from './sweep-rows.ts';
 
@@ -75,7 +76,8 @@ async function deleteIf(deps: SweepThreadsDeps, where: string, values: unknown[]
     const { rows } = await tx.query<{ owner: string }>(lock, [...values, threadId]);
     const owner = rows[0]?.owner;
     const found = owner === undefined ? null : await lockForDeletion(tx, owner, threadId);
-    if (found === null) return null;
+    // guard: none was admitted between the look and the lock, which sees only what has changed in the thread's own row
+    if (found === null || (await liveRuns(tx, threadId)).length > 0) return null;
     await deleteCheckpoints(tx, found.lineageIds);
     await deleteThread(tx, threadId);
     return found.runIds;

@@ -121,6 +121,50 @@ describe('what they may do', () => {
     await expect(client.assistants.update(randomUUID(), {})).rejects.toThrow('HTTP 403: nobody may assistants:update');
   });
 
+  test('is what the handler leaves of a run, also of one that a cron will ask for', async () => {
+    const client = clientOf('ann:plain');
+    const { thread_id: id } = await client.threads.create();
+    const config = { configurable: { own: 1 }, tags: ['theirs'] };
+    const { run_id: runId } = await client.runs.create(id, 'hosted', { input: { asked: '' }, config });
+    const run = await client.runs.get(id, runId);
+    expect(run).toMatchObject({ kwargs: { input: { asked: '' } } });
+    expect(JSON.stringify(run)).not.toContain('theirs');
+    // Nor is what the server knows of the user shown with the run.
+    expect(JSON.stringify(run)).not.toContain('langgraph_auth');
+    const sent = await rest('ann:plain', 'POST', '/threads/messages', { content: 'hi', config: { tags: ['theirs'] } });
+    const { thread_id, run_id } = sent.body as unknown as { thread_id: string; run_id: string };
+    expect(JSON.stringify(await client.runs.get(thread_id, run_id))).not.toContain('theirs');
+    const later = { schedule: '0 0 1 1 *', timezone: 'UTC' };
+    const { cron_id: cronId } = (await client.crons.create('hosted', { ...later, input: { asked: '' } })) as never;
+    const changed = await client.crons.update(cronId, { input: { asked: 'b' }, config: { tags: ['theirs'] } } as never);
+    expect(changed).toMatchObject({ payload: { input: { asked: 'b' } }, metadata: { team: 'red' } });
+    expect(JSON.stringify(changed)).not.toContain('theirs');
+    await client.crons.delete(cronId);
+  });
+
+  test('to read is not to write or to stop', async () => {
+    const [owner, reader] = [clientOf('ann'), clientOf('ann:reader')];
+    const { thread_id: id } = await owner.threads.create();
+    const { run_id: runId } = await owner.runs.create(id, 'hosted', { input: { asked: '' } });
+    await owner.runs.join(id, runId);
+    const supersteps = [{ updates: [{ values: { asked: 'x' }, asNode: 'tell' }] }];
+    await expect(reader.threads.create({ threadId: id, ifExists: 'do_nothing', supersteps })).rejects.toThrow(
+      'HTTP 403',
+    );
+    const headers = { 'x-user': 'ann:reader' };
+    const join = `/threads/${id}/runs/${runId}/join`;
+    expect((await raw('GET', join, headers)).status).toBe(200);
+    for (const path of [join, `/threads/${id}/runs/${runId}/stream`, `/runs/${runId}/stream`]) {
+      expect((await raw('GET', `${path}?cancel_on_disconnect=true`, headers)).status, path).toBe(403);
+    }
+  });
+
+  test('a PATCH of metadata keeps the marks by which the filters know the thread', async () => {
+    const { thread_id: id } = await clientOf('ann').threads.create();
+    expect((await rest('ann', 'PATCH', `/threads/${id}`, { metadata: { own: 1 } })).status).toBe(200);
+    expect((await clientOf('ann').threads.get(id)).metadata).toMatchObject({ own: 1, team: 'red' });
+  });
+
   test('false is a 403', async () => {
     const client = clientOf('ann:refused');
     await expect(client.threads.create()).rejects.toThrow('HTTP 403');

@@ -28,7 +28,8 @@ test.each<[string, Partial<WebhookRules>, boolean]>([
 test('a path is a route of this server, where the server has routes for it', () => {
   const policy = { allowPrivate: false, secret: 'a secret of sixteen', allowOwnRoutes: true };
   expect(assertWebhookUrl('/own/hook?a=1', policy)).toBe('/own/hook?a=1');
-  for (const url of ['//evil.example/', '/\\evil.example/', 'own/hook', '']) {
+  const hidden = ['\t', '\n', '\r', '\0', ' '].map((blank) => `/${blank}/evil.example/`);
+  for (const url of ['//evil.example/', '/\\evil.example/', '/own\\hook', 'own/hook', '', ...hidden]) {
     expect(() => assertWebhookUrl(url, policy), url).toThrow(/^The webhook is not a URL/);
   }
   expect(() => assertWebhookUrl('/own/hook', { ...policy, allowOwnRoutes: false })).toThrow(/is not a URL/);

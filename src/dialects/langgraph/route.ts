@@ -4,6 +4,7 @@ import { z } from 'zod';
 import type { AssistantService } from '#src/assistants/service.ts';
 import type { CronService } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
+import type { JsonObject } from '#src/events/event.ts';
 import type { StateService } from '#src/runs/state.ts';
 import type { StoreService } from '#src/store/service.ts';
 import type { ThreadTtl } from '#src/threads/service.ts';
@@ -53,6 +54,11 @@ export function parsed<T extends z.ZodType>(schema: T, value: unknown): z.output
   if (result.success) return result.data;
   const { issues } = result.error;
   throw new RunledgerError('INVALID_REQUEST', 'The request does not fit its schema.', { details: { issues } });
+}
+
+/** What a client has said; what it left out is left out. */
+export function given(fields: object): JsonObject {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as JsonObject;
 }
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;

@@ -9,6 +9,7 @@ import { changed } from './access.ts';
 import {
   answering,
   cronParam,
+  given,
   isUuid,
   type LangGraphApp,
   type LangGraphDeps,
@@ -113,7 +114,12 @@ function addChange(app: LangGraphApp, deps: LangGraphDeps): void {
     const id = cronParam(request);
     const value = { ...parsed(cronUpdate, request.body), cron_id: id };
     await allow(deps, request, 'crons:update', value);
-    const { schedule, timezone, end_time, enabled, on_run_completed, metadata, ...run } = changed(cronUpdate, value);
+    const asked = changed(cronUpdate, value);
+    const { schedule, timezone, end_time, enabled, on_run_completed, metadata, ...run } = await allowedChange(
+      request,
+      id,
+      asked,
+    );
     const payload = given(run);
     const change = {
       schedule: schedule ?? undefined,
@@ -126,6 +132,21 @@ function addChange(app: LangGraphApp, deps: LangGraphDeps): void {
     };
     return cronOf(await naming(() => crons.update(owner, id, change)));
   });
+
+  /** What its runs will be is asked for again, as a whole: nobody is asked when they are made. */
+  async function allowedChange(
+    request: FastifyRequest,
+    id: string,
+    change: z.output<typeof cronUpdate>,
+  ): Promise<z.output<typeof cronUpdate>> {
+    const { schedule, timezone, end_time, enabled, on_run_completed, ...run } = change;
+    if (request.principal.access === undefined || Object.keys(given(run)).length === 0) return change;
+    const cron = await crons.get(request.principal.owner, id);
+    const metadata = { ...cron.metadata, ...run.metadata };
+    const whole = parsed(runCreate, { ...cron.payload, ...given(run), metadata });
+    const { assistant_id: _named, ...allowed } = await allowedRun(deps, request, cron.thread_id, whole);
+    return parsed(cronUpdate, given({ ...given(allowed), schedule, timezone, end_time, enabled, on_run_completed }));
+  }
 
   app.delete('/runs/crons/:cron_id', async (request, reply) => {
     const id = cronParam(request);
@@ -147,9 +168,4 @@ async function allow(
   if (filter.length === 0) return;
   const { metadata } = await crons.get(request.principal.owner, id);
   if (!isSeen(metadata, filter)) throw new RunledgerError('CRON_NOT_FOUND', 'Cron not found');
-}
-
-/** What a client has said; what it left out is left out. */
-function given(fields: object): JsonObject {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as JsonObject;
 }

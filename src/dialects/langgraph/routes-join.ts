@@ -53,6 +53,7 @@ function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: P
     const client = watchClient(reply);
     const { cancel_on_disconnect: stops = false } = parsed(joinQuery, request.query);
     const run = await find(deps, request);
+    if (stops) await allowThread(deps, request, 'threads:update', run.thread_id);
     return wait(reply, client, run, async () => {
       if (stops) await runs.cancel(run.owner, run.thread_id, { runId: run.id });
     });
@@ -62,17 +63,18 @@ function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: P
     const client = watchClient(reply);
     const { cancel_on_disconnect: stops = false, stream_mode: asked } = parsed(joinQuery, request.query);
     const after = lastIdOf(request);
-    const run = await allowedRun(request, stateless).catch((error: unknown) => unseen(request, error));
+    const run = await allowedRun(request, stateless, stops).catch((error: unknown) => unseen(request, error));
     if (run === null) return notThere(reply, client);
     if (stateless) reply.header('content-location', runPath(run, true));
     const only = asked === undefined ? null : new Set(Array.isArray(asked) ? asked : [asked]);
     return openStream({ reply, client, run, after, startedTheRun: false, cancelOnLeave: stops, only });
   };
 
-  async function allowedRun(request: FastifyRequest, stateless: boolean): Promise<Run> {
+  async function allowedRun(request: FastifyRequest, stateless: boolean, stops: boolean): Promise<Run> {
     const run = stateless ? await runs.get(request.principal.owner, runParam(request)) : await find(deps, request);
     const value = { run_id: run.id };
     await allowThread(deps, request, 'threads:read', run.thread_id, value);
+    if (stops) await allowThread(deps, request, 'threads:update', run.thread_id, value);
     return run;
   }
 

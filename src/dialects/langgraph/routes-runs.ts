@@ -7,7 +7,7 @@ import { type Client, watchClient } from '#src/http/client.ts';
 import type { Run } from '#src/runs/run.ts';
 import { changed, isSeenThread, noThread } from './access.ts';
 import { runPath, streamPath } from './links.ts';
-import { answering, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
+import { answering, given, type LangGraphApp, type LangGraphDeps, parsed, threadParam } from './route.ts';
 import { startRequestOf } from './start.ts';
 import type { OpenStream } from './streams.ts';
 import { runOf } from './views.ts';
@@ -71,7 +71,9 @@ export async function allowedRun(
     });
     if (!seen) throw noThread(threadId);
   }
-  return { ...body, ...changed(runCreate, { ...value.kwargs, assistant_id, metadata: value.metadata }) };
+  // What it has taken out of `kwargs` is gone.
+  const admission = given({ multitask_strategy, if_not_exists, after_seconds });
+  return changed(runCreate, { ...value.kwargs, ...admission, assistant_id, metadata: value.metadata });
 }
 
 /** With where the run is, and where its stream can be joined again. */

@@ -59,6 +59,8 @@ function addCreate(app: LangGraphApp, deps: LangGraphDeps): void {
     });
     if (if_exists === 'do_nothing' && !isSeen(thread.metadata, filter)) throw threadExists();
     if (supersteps == null || supersteps.length === 0) return withState(deps, owner, thread);
+    // The thread may be an old one.
+    if (if_exists === 'do_nothing') await allowThread(deps, request, 'threads:update', thread.id);
     const steps = supersteps.map(({ updates }) =>
       updates.map(({ values = null, command, as_node }) => ({
         values,

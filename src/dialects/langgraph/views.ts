@@ -3,6 +3,7 @@ import { type Assistant, systemAssistantId } from '#src/assistants/service.ts';
 import type { Cron } from '#src/crons/service.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { Run, RunStatus } from '#src/runs/run.ts';
+import { withoutUserFacts } from '#src/runs/service.ts';
 import type { StateJson, TaskState } from '#src/runs/state.ts';
 import type { ListedThread } from '#src/threads/service.ts';
 import { filled } from './frames.ts';
@@ -116,7 +117,7 @@ export function runOf(run: Run): JsonObject {
     kwargs: {
       input: run.input,
       command: run.command,
-      config: config as JsonObject,
+      config: { ...config, configurable: withoutUserFacts(config.configurable) } as JsonObject,
       context: context ?? null,
       stream_mode: wire.stream_mode ?? [],
       interrupt_before: interrupt_before ?? null,

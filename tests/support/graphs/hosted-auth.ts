@@ -7,7 +7,12 @@ import { Auth, HTTPException } from '@langchain/langgraph-sdk/auth';
 interface Asked {
   event: string;
   action: string;
-  value: { metadata?: object; namespace?: string[] | null; thread_id?: unknown };
+  value: {
+    metadata?: object;
+    namespace?: string[] | null;
+    thread_id?: unknown;
+    kwargs?: { input?: unknown; content?: unknown; config?: unknown };
+  };
   user: { identity: string; team?: string };
   permissions: string[];
 }
@@ -17,6 +22,12 @@ function threads({ event, action, value, user, permissions }: Asked) {
   if (permissions.includes('mistyped')) return { team: { $equals: team } };
   if (permissions.includes('nothing')) return { team: undefined };
   if (permissions.includes('refused')) return false;
+  if (permissions.includes('reader') && action === 'update') return false;
+  // What is to be run, and nothing else that the client says of it.
+  if (permissions.includes('plain') && value.kwargs !== undefined) {
+    const { input, content } = value.kwargs;
+    value.kwargs = { ...(input === undefined ? {} : { input }), ...(content === undefined ? {} : { content }) };
+  }
   if (['create', 'update', 'create_run'].includes(action)) value.metadata = { ...value.metadata, team, asked: event };
   return { team };
 }
@@ -53,4 +64,5 @@ export const auth = new Auth()
     throw new HTTPException(402, { message: 'Deleting is not free.' });
   })
   .on(['assistants:create', 'assistants:read', 'assistants:search'], (asked) => assistants(asked as unknown as Asked))
+  .on('crons', (asked) => threads(asked as unknown as Asked) as never)
   .on('store', (asked) => store(asked as unknown as Asked) as never);
