@@ -1,5 +1,5 @@
 import type { Pool } from '#src/postgres/pool.ts';
-import { isUniqueViolation } from '#src/postgres/sqlstate.ts';
+import { isConflict, isUniqueViolation } from '#src/postgres/sqlstate.ts';
 import { type RunRow, runColumns, toRun } from './queries.ts';
 import type { Run } from './run.ts';
 
@@ -46,17 +46,21 @@ export interface ClaimedRun extends Run {
 
 /**
  * queued -> running, epoch + 1, owner = this worker, for up to `limit` runs that may run now.
- * Lost race: a row another worker holds is skipped. A collision on the one-running index fails the batch; it is then
- * tried with limit 1, and gives nothing when even that collides (the next wake-up or poll tries again).
+ * Lost race: a row another worker holds is skipped. A collision on the one-running index, a deadlock or a serialization
+ * failure fails the batch; it is then tried with limit 1, because the larger a batch the likelier it is refused again: workers
+ * with room would stand beside a queue that grows. It gives nothing when even that collides (the next wake-up or poll tries
+ * again).
  * After a crash here: the transaction is gone, the runs are still queued.
  */
 export async function claim(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
   try {
     return await claimAtMost(pool, workerId, limit);
   } catch (error) {
-    if (!isUniqueViolation(error, 'runs_one_running')) throw error;
-    if (limit === 1) return [];
-    return claim(pool, workerId, 1);
+    const collided = isUniqueViolation(error, 'runs_one_running');
+    if (!collided && !isConflict(error)) throw error;
+    if (limit > 1) return claim(pool, workerId, 1);
+    if (collided) return [];
+    throw error;
   }
 }
 

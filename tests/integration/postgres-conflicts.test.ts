@@ -6,6 +6,7 @@ import { openSaver } from '#src/graphs/checkpoints.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { codeOf, isUnavailable } from '#src/postgres/sqlstate.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
+import { claim } from '#src/runs/claim.ts';
 import { edit } from '#src/runs/edit.ts';
 import { createDatabase, type TestDatabase } from '#tests/support/database.ts';
 import { endRun, insertRunningRun } from '#tests/support/ledger.ts';
@@ -84,6 +85,25 @@ test('an edit whose checkpoint is the victim of a conflict is made again as a wh
   expect(tries).toBe(2);
   const { rows } = await pool.query(`select 1 from checkpoints where thread_id = $1`, [run.threadId]);
   expect(rows).toHaveLength(1);
+});
+
+test('of runs whose claim is the victim of a conflict as a batch, one is claimed all the same', async () => {
+  const runs = [await insertRunningRun(pool), await insertRunningRun(pool)];
+  const ids = runs.map(({ runId }) => runId);
+  await pool.query(`update runs set status = 'queued', worker_id = null where id = any($1::uuid[])`, [ids]);
+  // Whichever two rows one statement changes, one of them is refused.
+  await pool.query(`alter sequence conflicts restart`);
+  await pool.query(`
+    create or replace function odd() returns trigger language plpgsql as $$
+    begin
+      if new.status = 'running' and nextval('conflicts') % 2 = 0 then raise exception 'victim' using errcode = '40001'; end if;
+      return new;
+    end $$`);
+  await pool.query('create or replace trigger odd before update on runs for each row execute function odd()');
+  const worker = randomUUID();
+  const claimed = [...(await claim(pool, worker, 10)), ...(await claim(pool, worker, 10))];
+  expect(claimed.map(({ id }) => id).sort()).toEqual([...ids].sort());
+  await pool.query('drop trigger odd on runs');
 });
 
 test('a conflict that does not end is reported as what it is: worth another try', async () => {
