@@ -2,7 +2,7 @@
 import type { ChaosServer } from './stage.ts';
 
 /** Collects the server's garbage, then reads its heap and what it holds outside of it (buffers), in MB. */
-export async function heldMb(server: ChaosServer): Promise<number> {
+export async function heldMb(server: Pick<ChaosServer, 'url' | 'arm'>): Promise<number> {
   await server.arm([{ point: 'now', action: 'collect' }], 'memory');
   const text = await (await fetch(`${server.url}/metrics`)).text();
   const bytes = (name: string): number => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1] ?? Number.NaN);

@@ -1,8 +1,9 @@
 /** Readers that take little or nothing: the server holds nothing for them, and neither the run nor other readers wait. */
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { createParser } from 'eventsource-parser';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Control, startControl } from '#tests/chaos/control.ts';
+import { heldMb } from '#tests/chaos/held-memory.ts';
 import { type Cluster, call, ended, follow, type Sent, send, startCluster } from '#tests/support/cluster.ts';
 import { dataOf } from '#tests/support/frames.ts';
 import type { TestServer } from '#tests/support/server.ts';
@@ -12,10 +13,11 @@ import { until } from '#tests/support/until.ts';
 const EVENTS = 900;
 const EVENT_BYTES = 32 * 1024;
 const READERS = 50;
-/** What 50 readers of a 29 MB run may cost together: 2 MB each, where holding it for them would be 29 MB each. */
-const MAX_GROWTH_MB = 100;
+/** What may be held for 50 readers of a 29 MB run together: 1 MB each, where holding it all would be 29 MB each. */
+const MAX_GROWTH_MB = 50;
 
 let cluster: Cluster;
+let control: Control;
 /** Patient with slow readers, and not. */
 let patient: TestServer;
 let strict: TestServer;
@@ -23,11 +25,17 @@ let strict: TestServer;
 beforeAll(async () => {
   const flood = fileURLToPath(new URL('../support/graphs/flood.ts', import.meta.url));
   const config = { graphs: { flood: `${flood}:flood` }, server: { stream_write_timeout: '10m' } };
-  cluster = await startCluster({ size: 1, server: { config } });
+  control = await startControl();
+  const preload = pathToFileURL(fileURLToPath(new URL('../chaos/preload.ts', import.meta.url))).href;
+  const env = { NODE_OPTIONS: `--import=${preload}`, CHAOS_CONTROL_PORT: String(control.port) };
+  cluster = await startCluster({ size: 1, server: { config, env } });
   await cluster.add({ config: { server: { stream_write_timeout: '1s' }, roles: ['http'] } });
   [patient, strict] = cluster.servers as [TestServer, TestServer];
 });
-afterAll(() => cluster.stop());
+afterAll(async () => {
+  await cluster?.stop();
+  await control?.close();
+});
 
 const configOf = (count: number, more: { url?: string } = {}) => ({
   configurable: { count, bytes: EVENT_BYTES, ...more },
@@ -36,13 +44,9 @@ const numbersOf = (stream: Parameters<typeof dataOf>[0]): number[] =>
   dataOf<{ data: { at: number } }>(stream, 'custom').map(({ data }) => data.at);
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
 
-/** Memory of the process that is really in use. Linux only; elsewhere null, and nothing is measured. */
-function residentMb({ pid }: TestServer): number | null {
-  try {
-    return Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024;
-  } catch {
-    return null;
-  }
+/** What it holds for the readers it has, and whatever else it holds. */
+function heldBy({ url, pid }: TestServer): Promise<number> {
+  return heldMb({ url, arm: (faults, group = 'main') => control.arm(pid, faults, group) });
 }
 
 /** Sends a request and takes the headers, and nothing more until it is told to. */
@@ -75,22 +79,18 @@ async function stalled(url: string, init: RequestInit = {}) {
 
 /** One run with a reader that keeps up, and `slow` that take nothing. */
 async function measured(slow: number, events = EVENTS) {
-  let peakMb = residentMb(patient);
-  const sampling = setInterval(() => {
-    const nowMb = residentMb(patient);
-    if (nowMb !== null) peakMb = Math.max(peakMb ?? 0, nowMb);
-  }, 50);
   const sent = await send(patient, 'flood', { config: configOf(events) });
   const readers = await Promise.all(Array.from({ length: slow }, () => stalled(`${patient.url}${sent.stream_url}`)));
   const fast = await follow(patient, sent);
   await fast.closed;
   const doneAt = Date.now();
-  clearInterval(sampling);
+  // The others take nothing yet: what is held for them is held now.
+  const memoryMb = await heldBy(patient);
   const run = (await ended(patient, sent.run_id)) as unknown as { started_at: string; ended_at: string };
   return {
     fast,
     readers,
-    peakMb,
+    memoryMb,
     runMs: Date.parse(run.ended_at) - Date.parse(run.started_at),
     behindMs: doneAt - Date.parse(run.ended_at),
   };
@@ -104,8 +104,7 @@ describe('readers that take nothing', () => {
     expect(numbersOf(crowded.fast)).toEqual(upTo(EVENTS));
     expect(crowded.runMs).toBeLessThan(alone.runMs * 2.5 + 1_000);
     expect(crowded.behindMs).toBeLessThan(Math.max(alone.behindMs, 0) + 1_500);
-    if (alone.peakMb !== null && crowded.peakMb !== null)
-      expect(crowded.peakMb - alone.peakMb).toBeLessThan(MAX_GROWTH_MB);
+    expect(crowded.memoryMb - alone.memoryMb).toBeLessThan(MAX_GROWTH_MB);
 
     for (const reader of crowded.readers.slice(3)) reader.leave();
     const rest = await Promise.all(crowded.readers.slice(0, 3).map((reader) => reader.catchUp()));
