@@ -28,6 +28,8 @@ const OF_DEAD = `
   where seen.id = r.id
     -- guard: still in the hands of the dead worker, in the epoch that was looked at
     and r.status = 'running' and r.worker_id = $1::uuid and r.epoch = seen.epoch
+    -- guard: nobody claims an edit, so a queued one would hold its thread for ever
+    and r.kind <> 'edit'
     -- guard: the worker has not come back since it was judged
     and not exists (
       select 1 from workers w

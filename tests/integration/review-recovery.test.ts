@@ -110,6 +110,21 @@ test('of two dead workers, each with an end that is not sealed, both lose their 
   expect(await statuses()).toEqual(['queued', 'queued']);
 });
 
+test('an edit is not put back, where nobody would claim it: another run of the dead worker is', async () => {
+  const [edit, run] = [await insertRunningRun(pool), await insertRunningRun(pool)];
+  await pool.query(
+    `update runs set kind = 'edit', worker_id = (select worker_id from runs where id = $2::uuid) where id = $1::uuid`,
+    [edit.runId, run.runId],
+  );
+  await insertOwner(run.runId);
+  const log = createMemoryLog({ memoryLimitBytes: 1_000_000 });
+  const recovery = recoveryWith(log);
+  recovery.start();
+  await until(async () => (await rowOf(run.runId)).status === 'queued', { message: 'the run to be put back' });
+  await recovery.stop();
+  expect((await rowOf(edit.runId)).status).toBe('running');
+});
+
 test('a worker its peers take for dead claims nothing', async () => {
   const { run } = await admitMessage(admit, { owner: 'anna', thread_id: null, content: 'hello' });
   // Nothing is claimed, so nothing of what executes is needed.
