@@ -76,7 +76,7 @@ function asOfNow(recording: Recording): Recording {
   const newestMs = Math.max(...(text.match(TIMES) ?? []).map((time) => Date.parse(time)));
   const byMs = Math.floor((Date.now() - newestMs) / 1_000) * 1_000;
   const moved = (json: string): string =>
-    json.replace(TIMES, (time, date: string, rest: string) => {
+    json.replace(TIMES, (_, date: string, rest: string) => {
       const [seconds, fraction = ''] = date.split('.');
       const later = new Date(Date.parse(`${seconds}Z`) + byMs).toISOString().slice(0, 19);
       return `${later}${fraction === '' ? '' : `.${fraction}`}${rest}`;
