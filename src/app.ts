@@ -25,6 +25,7 @@ import { registerOpenapi } from './http/openapi.ts';
 import { registerUserApp } from './http/passage.ts';
 import { createHttpServer } from './http/server.ts';
 import { loadUserApp } from './http/user-app.ts';
+import { bundleComponents } from './http/user-components.ts';
 import { assertWebhookUrl } from './outbox/webhook-url.ts';
 import { createPool } from './postgres/pool.ts';
 import { isUnavailable } from './postgres/sqlstate.ts';
@@ -187,6 +188,7 @@ async function build(
         threadTtl: config.langgraph.threadTtl,
         version,
         disabled: http.disabled,
+        components: http.components === null ? null : await bundleComponents(http.components),
         truncate: config.testMode ? (what) => truncate(pool, what) : null,
       }),
     );

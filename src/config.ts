@@ -176,6 +176,7 @@ export function loadConfig(options: {
       streamWriteTimeoutMs: file.server.stream_write_timeout,
       cors: mergedCors(file.server.cors, json),
       app: json?.app ?? null,
+      components: json?.components ?? null,
       disabled: json?.disabled ?? null,
     },
     auth: {

@@ -9,6 +9,7 @@ import { z } from 'zod';
 import { ConfigError, type GraphEntry, type ModuleExport, parsed, toModuleExport } from './config-parts.ts';
 import type { DisabledRoutes } from './dialects/langgraph/route.ts';
 import type { CorsOptions } from './http/cors.ts';
+import type { ComponentPaths } from './http/user-components.ts';
 import type { WebhookRules } from './outbox/webhook-url.ts';
 import type { StoreTtl } from './store/service.ts';
 import type { ThreadTtl } from './threads/service.ts';
@@ -21,6 +22,7 @@ export interface LangGraphJson {
   env: { [name: string]: string };
   auth: { module: ModuleExport; studio: boolean } | null;
   app: ModuleExport | null;
+  components: ComponentPaths | null;
   disabled: DisabledRoutes;
   cors: CorsOptions | null;
   store: StoreTtl;
@@ -76,6 +78,11 @@ const schema = z.object({
         .optional(),
     })
     .prefault({}),
+  // The names are parts of URLs and of names of folders.
+  ui: z
+    .record(z.string().regex(/^[A-Za-z0-9_-]{1,64}$/, 'must be 1 to 64 letters, digits, `_` or `-`'), path)
+    .default({}),
+  ui_config: z.object({ shared: strings.default([]) }).prefault({}),
   store: z
     .object({
       ttl: z
@@ -151,6 +158,10 @@ export function readLangGraphJson(file: string): LangGraphJson {
     env: typeof json.env === 'string' ? readEnv(resolve(base, json.env), file) : (json.env ?? {}),
     auth: auth === undefined ? null : { module: toModuleExport(auth.path, base), studio: !auth.disable_studio_auth },
     app: http.app === undefined ? null : toModuleExport(http.app, base),
+    components:
+      Object.keys(json.ui).length === 0
+        ? null
+        : { source: resolve(file), modules: json.ui, shared: json.ui_config.shared },
     disabled: {
       assistants: http.disable_assistants,
       threads: http.disable_threads,

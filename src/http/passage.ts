@@ -27,7 +27,7 @@ declare module 'fastify' {
 /** Of the operator's machines, and of test suites: never the app's affair. */
 const PAST_THE_APP = new Set(['/livez', '/readyz', '/metrics', '/openapi.json', '/internal/truncate']);
 /** Through the app, and asked by clients that have no credentials yet. */
-const FOR_EVERYBODY = new Set(['/info']);
+const FOR_EVERYBODY = new Set(['/info', '/ui/:agent/:basename']);
 const WITHOUT_BODY = new Set([101, 103, 204, 205, 304]);
 /** Said of the connection, which is ours; or of the length of a body that may be another by now. */
 const NOT_COPIED = new Set(['connection', 'keep-alive', 'transfer-encoding', 'content-length']);

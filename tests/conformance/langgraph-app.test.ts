@@ -1,11 +1,12 @@
 /** An app of the operator around our routes: its own routes, its middleware, and what passes through it untouched. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Client } from '@langchain/langgraph-sdk';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { loadUserApp } from '#src/http/user-app.ts';
+import { bundleComponents } from '#src/http/user-components.ts';
 import { type Cluster, startCluster } from '#tests/support/cluster.ts';
 import { until } from '#tests/support/until.ts';
 
@@ -16,11 +17,34 @@ let cluster: Cluster;
 /** With the Hono app; with the plain one, routes that are not there, and CORS. */
 let [hono, plain] = ['', ''];
 
-async function jsonWith(http: object): Promise<string> {
+async function jsonWith(http: object, more: object = {}): Promise<string> {
   const file = join(folder, `${Object.keys(http).join('-')}.json`);
   const graphs = { hosted: `${graphFile('hosted.ts')}:graph`, remote: `${graphFile('remote.ts')}:graph` };
-  await writeFile(file, JSON.stringify({ graphs, auth: { path: `${graphFile('hosted-auth.ts')}:auth` }, http }));
+  await writeFile(
+    file,
+    JSON.stringify({ graphs, auth: { path: `${graphFile('hosted-auth.ts')}:auth` }, http, ...more }),
+  );
   return file;
+}
+
+/** What a project with components has installed: of the real bundler, only its part of the agreement. */
+async function installBundler(): Promise<void> {
+  const home = join(folder, 'node_modules/@langchain/langgraph-ui');
+  await mkdir(home, { recursive: true });
+  await writeFile(join(home, 'package.json'), '{"type":"module","main":"./index.mjs"}');
+  const source = `
+    import { mkdir, writeFile } from 'node:fs/promises';
+    import { join, resolve } from 'node:path';
+    export async function build({ cwd, defs, config, output }) {
+      for (const [name, module] of Object.entries(defs)) {
+        if (module.includes('broken')) throw new Error('secret path');
+        const folder = resolve(cwd, output, 'public', name);
+        await mkdir(folder, { recursive: true });
+        await writeFile(join(folder, 'entrypoint.js'), '// ' + module + ' without ' + config.shared);
+        await writeFile(join(folder, 'entrypoint.css'), 'a { color: red }');
+      }
+    }`;
+  await writeFile(join(home, 'index.mjs'), source);
 }
 
 beforeAll(async () => {
@@ -32,7 +56,11 @@ beforeAll(async () => {
   hono = cluster.servers[0]?.url ?? '';
   const cors = { allow_origin_regex: 'https://.*\\.example', expose_headers: ['x-own'], max_age: 7 };
   const disabled = { disable_assistants: true, disable_store: true, disable_meta: true };
-  const second = await jsonWith({ app: `${graphFile('hosted-app.ts')}:plain`, cors, ...disabled });
+  await installBundler();
+  const second = await jsonWith(
+    { app: `${graphFile('hosted-app.ts')}:plain`, cors, ...disabled },
+    { ui: { 'my-graph': './ui.tsx' }, ui_config: { shared: ['three'] } },
+  );
   plain = (await cluster.add({ args: ['--langgraph-json', second] })).url;
 });
 afterAll(async () => {
@@ -196,6 +224,45 @@ describe('without Hono', () => {
     await expect(loadUserApp({ file: join(folder, 'none.ts'), exportName: 'app' })).rejects.toThrow(
       /could not be loaded$/,
     );
+  });
+});
+
+describe('components of a project', () => {
+  const snippet = (agent: string, body: object, user: string | null = 'ann') =>
+    ask(`${plain}/ui/${agent}`, { method: 'POST', user, headers: json, body: JSON.stringify(body) });
+
+  test('a page is told how to show one, and finds its script and styles without credentials', async () => {
+    const told = await snippet('my-graph', { name: 'weather' });
+    expect(told.headers.get('content-type')).toMatch(/^text\/html/);
+    const at = `${plain}/ui/my-graph/entrypoint`;
+    expect(await told.text()).toBe(
+      `<link rel="stylesheet" href="${at}.css" />\n` +
+        `<script src="${at}.js" onload='__LGUI_my_graph.render("weather", "{{shadowRootId}}")'></script>`,
+    );
+    const script = await ask(`${at}.js`, { user: null });
+    expect(script.headers.get('content-type')).toMatch(/^text\/javascript/);
+    expect(await script.text()).toBe('// ./ui.tsx without three');
+    expect((await ask(`${at}.css`, { user: null })).headers.get('content-type')).toMatch(/^text\/css/);
+  });
+
+  test('a name stays within its attribute', async () => {
+    const text = await (await snippet('my-graph', { name: `'><script>"` })).text();
+    expect(text).toContain(`render("&#39;&gt;&lt;script&gt;\\"", `);
+  });
+
+  test('what is not there is 404, who is nobody 401, what is no name 400', async () => {
+    expect((await snippet('other', { name: 'weather' })).status).toBe(404);
+    expect((await ask(`${plain}/ui/my-graph/other.js`)).status).toBe(404);
+    expect((await snippet('my-graph', { name: 'weather' }, null)).status).toBe(401);
+    expect((await snippet('my-graph', {})).status).toBe(400);
+    expect((await ask(`${hono}/ui/my-graph/entrypoint.js`)).status).toBe(404);
+  });
+
+  test('without a bundler, and with components it cannot bundle, the server does not start', async () => {
+    const modules = { a: './broken.tsx' };
+    const bundle = (source: string) => bundleComponents({ source, modules, shared: [] });
+    await expect(bundle(join(folder, 'langgraph.json'))).rejects.toThrow(/: ui: the components could not be bundled$/);
+    await expect(bundle(join(tmpdir(), 'langgraph.json'))).rejects.toThrow(/: ui: needs the package .*-ui, installed/);
   });
 });
 

@@ -43,7 +43,6 @@ test('serves the graphs of the file, and says which keys have no effect', async 
   const own = await clientOf('ann').runs.wait(null, 'hosted', { input: { asked: '' } });
   expect(own).toHaveProperty('user');
   await logged(/langgraph\.json: store\.index: has no effect/);
-  await logged(/langgraph\.json: ui: has no effect/);
   expect(server.logs()).not.toMatch(/(node_version|dependencies|graphs\.hosted).*: has no effect/);
 });
 

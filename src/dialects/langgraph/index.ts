@@ -13,6 +13,7 @@ import { addStoreRoutes } from './routes-store.ts';
 import { addSystemRoutes } from './routes-system.ts';
 import { addThreadStreamRoute } from './routes-thread-stream.ts';
 import { addThreadRoutes } from './routes-threads.ts';
+import { addUiRoutes } from './routes-ui.ts';
 import { addUnbuiltRoutes } from './routes-unbuilt.ts';
 import { createStreams } from './streams.ts';
 import { createWait } from './waiting.ts';
@@ -25,6 +26,7 @@ export function langgraphDialect(deps: LangGraphDeps): FastifyPluginAsync {
   return async (app) => {
     app.setErrorHandler(deps.errorHandler(renderRefusal));
     addSystemRoutes(app, deps);
+    addUiRoutes(app, deps);
     await app.register(async (scope) => {
       scope.addHook('onRequest', authHook(deps.authenticate));
       scope.addHook('preHandler', accessHook(deps));

@@ -5,6 +5,7 @@ import type { AssistantService } from '#src/assistants/service.ts';
 import type { CronService } from '#src/crons/service.ts';
 import { RunledgerError } from '#src/errors.ts';
 import type { JsonObject } from '#src/events/event.ts';
+import type { Components } from '#src/http/user-components.ts';
 import type { StateService } from '#src/runs/state.ts';
 import type { StoreService } from '#src/store/service.ts';
 import type { ThreadTtl } from '#src/threads/service.ts';
@@ -29,6 +30,8 @@ export interface LangGraphDeps extends DialectDeps {
   /** For threads that clients make without saying; null: they are kept. */
   threadTtl: ThreadTtl | null;
   version: string;
+  /** Of a project that has some. */
+  components: Components | null;
   /** Groups of routes that are not there. */
   disabled?: DisabledRoutes | null;
   /** Empties the server; null unless it runs in test mode. */
