@@ -22,6 +22,17 @@ const offset = z.coerce.number().int().min(0).default(0);
 const order = z.enum(['asc', 'desc']).default('desc');
 /** One value, or several. */
 const many = <T extends z.ZodType>(item: T) => z.union([item, z.array(item)]);
+/** The same in a query: named several times, or as JSON, which is how older SDKs write a list. */
+const manyInQuery = <T extends z.ZodType>(item: T) => z.preprocess(fromJsonList, many(item));
+
+function fromJsonList(value: unknown): unknown {
+  if (typeof value !== 'string' || !value.startsWith('[')) return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
+}
 
 const config = z.object({
   tags: z.array(z.string()).exactOptional(),
@@ -136,9 +147,9 @@ export const threadPrune = z.object({
 });
 
 export const threadUpdate = z.object({ metadata: jsonObject.nullish(), ttl: threadTtl.nullish() });
-export const threadQuery = z.object({ include: many(z.string()).optional() });
+export const threadQuery = z.object({ include: manyInQuery(z.string()).optional() });
 
-const selection = many(z.string()).optional();
+const selection = manyInQuery(z.string()).optional();
 
 export const stateQuery = z.object({ subgraphs: flag.optional(), select: selection });
 export const stateAt = z.object({ checkpoint, subgraphs: z.boolean().nullish() });
@@ -260,10 +271,10 @@ export const runList = z.object({
 
 export const joinQuery = z.object({
   cancel_on_disconnect: flag.optional(),
-  stream_mode: many(z.string()).optional(),
+  stream_mode: manyInQuery(z.string()).optional(),
 });
 const threadMode = z.enum(['run_modes', 'lifecycle', 'state_update']);
-export const threadStreamQuery = z.object({ stream_mode: many(threadMode).default('run_modes') });
+export const threadStreamQuery = z.object({ stream_mode: manyInQuery(threadMode).default('run_modes') });
 export const cancelQuery = z.object({ wait: flag.optional(), action: z.enum(['interrupt', 'rollback']).optional() });
 export const cancelMany = z.object({
   thread_id: uuid.nullish(),
