@@ -8,6 +8,8 @@ import type { Run, RunStatus } from './run.ts';
 export interface RunFilter {
   /** Any of these; without it all. */
   statuses?: readonly RunStatus[] | undefined;
+  /** Of those that failed, only the ones whose time was over; false: only the others. */
+  timedOut?: boolean | undefined;
   /** What the run's metadata must hold. */
   metadata?: JsonObject | undefined;
   limit: number;
@@ -18,6 +20,7 @@ const LIST = `
   select * from runs
   where thread_id = $1::uuid and owner = $2 and kind <> 'edit' and not hidden
     and ($3::text[] is null or status = any($3::text[]))
+    and ($7::boolean is null or status <> 'failed' or (error ->> 'code' = 'RUN_TIMEOUT') = $7)
     and ($4::jsonb is null or coalesce((config -> 'metadata')::jsonb, '{}'::jsonb) @> $4::jsonb)
   order by ordinal desc
   limit $5 offset $6`;
@@ -31,6 +34,7 @@ export async function listRuns(db: Queryable, owner: string, threadId: string, f
     filter.metadata === undefined ? null : storableJson(filter.metadata),
     filter.limit,
     filter.offset,
+    filter.timedOut ?? null,
   ]);
   return rows.map(toRun);
 }

@@ -13,8 +13,8 @@ import { inTransaction } from '#src/postgres/transaction.ts';
 import { closeInterrupts, insertThreadIfNew, lockThread } from '#src/threads/open.ts';
 import { threadNotFound } from './admission.ts';
 import { edit } from './edit.ts';
-import type { CheckpointRef, StateUpdate } from './run.ts';
-import { type StatePlace, statePlace } from './state-place.ts';
+import type { CheckpointRef, Run, StateUpdate } from './run.ts';
+import { placeAfter, type StatePlace, statePlace } from './state-place.ts';
 import { stateUpdate, supersteps } from './state-update.ts';
 import { pruneThread } from './sweep-checkpoints.ts';
 
@@ -30,6 +30,11 @@ export interface StateService {
     threadId: string,
     options?: { checkpoint?: CheckpointRef | undefined; subgraphs?: boolean | undefined },
   ): Promise<StateJson>;
+  /**
+   * The state that a run which has ended left on its thread, whatever came after it; that of the thread now when the
+   * run's checkpoints are no longer kept. @throws RUN_NOT_FOUND, GRAPH_NOT_FOUND
+   */
+  leftBy(run: Pick<Run, 'id' | 'owner' | 'thread_id'>): Promise<StateJson>;
   /** States, newest first. @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND */
   history(
     owner: string,
@@ -98,6 +103,14 @@ export function createStateService(deps: {
 
   return {
     read,
+    async leftBy(run) {
+      const { checkpointId, ...place } = await placeAfter(pool, run);
+      if (checkpointId === null) return read(run.owner, run.thread_id);
+      const graph = await opened(place);
+      return graph === null
+        ? EMPTY_STATE
+        : stateJson(await graph.getState(configOf(place, { checkpoint_id: checkpointId })));
+    },
     async history(owner, threadId, { limit, before, metadata, checkpoint = {} }) {
       const place = await statePlace(pool, owner, threadId);
       const graph = await opened(place);

@@ -9,7 +9,7 @@ import { allowThread } from './access.ts';
 import { runPath } from './links.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, runParam, threadParam } from './route.ts';
 import { lastIdOf, type OpenStream } from './streams.ts';
-import { runOf, STATUSES, statusOf } from './views.ts';
+import { runOf, STATUSES } from './views.ts';
 import type { Wait } from './waiting.ts';
 import { cancelMany, cancelQuery, joinQuery, runList } from './wire.ts';
 
@@ -38,9 +38,8 @@ function addRead(app: LangGraphApp, deps: LangGraphDeps): void {
     const threadId = threadParam(request);
     const { status, ...page } = parsed(runList, request.query);
     await answering(() => threads.listed(owner, threadId), { threadId });
-    const statuses = status === undefined ? undefined : STATUSES[status];
-    const found = await runs.list(owner, threadId, { ...page, statuses });
-    return found.filter((run) => status === undefined || statusOf(run) === status).map(runOf);
+    const found = await runs.list(owner, threadId, { ...page, ...(status === undefined ? {} : STATUSES[status]) });
+    return found.map(runOf);
   });
 
   app.get('/threads/:thread_id/runs/:run_id', async (request) => runOf(await find(deps, request)));

@@ -54,11 +54,11 @@ export function createStreams(deps: LangGraphDeps): OpenStream {
     });
   };
 
-  /** What can still be said of a run whose events are no longer kept: from its row, and the state of its thread. */
+  /** What can still be said of a run whose events are no longer kept: from its row, and the state it left. */
   async function leftOf(run: Run): Promise<Frame[]> {
     const frames: Frame[] = [{ event: 'metadata', data: { run_id: run.id, attempt: 1 } }];
-    const state = await states.read(run.owner, run.thread_id);
-    if (viewOf(run).modes.has('values')) frames.push({ event: 'values', data: filled(state.values) });
+    const { values } = await states.leftBy(run);
+    if (viewOf(run).modes.has('values')) frames.push({ event: 'values', data: filled(values) });
     if (run.error !== null) frames.push({ event: 'error', data: errorData(run.error) });
     return frames;
   }

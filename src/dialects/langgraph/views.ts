@@ -92,13 +92,13 @@ export function statusOf(run: Pick<Run, 'status' | 'error'>): WireStatus {
 }
 
 /** The statuses of the core that a client means by one of its own. */
-export const STATUSES: Record<WireStatus, readonly RunStatus[]> = {
-  pending: ['prepared', 'queued'],
-  running: ['running'],
-  success: ['succeeded', 'interrupted'],
-  error: ['failed'],
-  timeout: ['failed'],
-  interrupted: ['cancelled'],
+export const STATUSES: Record<WireStatus, { statuses: readonly RunStatus[]; timedOut?: boolean }> = {
+  pending: { statuses: ['prepared', 'queued'] },
+  running: { statuses: ['running'] },
+  success: { statuses: ['succeeded', 'interrupted'] },
+  error: { statuses: ['failed'], timedOut: false },
+  timeout: { statuses: ['failed'], timedOut: true },
+  interrupted: { statuses: ['cancelled'] },
 };
 
 export function runOf(run: Run): JsonObject {

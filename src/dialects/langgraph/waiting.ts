@@ -57,17 +57,21 @@ async function within<T>(ms: number, promise: Promise<T>): Promise<T | undefined
 
 /** What the run left: the state's values, with what it asks; or how it failed. */
 async function ended({ runs, states }: LangGraphDeps, run: Run, signal: AbortSignal): Promise<Json> {
-  const end = await runs.wait(run.owner, run.id, signal).catch((error: unknown) => {
-    if (error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND') return null;
-    throw error;
-  });
-  if (end === null) return failed({ code: 'RunRolledBack', message: 'The run was rolled back.' });
-  if (end.error !== null) return failed(end.error);
-  const { values } = await states.read(run.owner, run.thread_id);
-  if (end.status !== 'interrupted') return filled(values);
-  const asked = filled(end.interrupts as unknown as Json);
-  return { ...(filled(values) as JsonObject), __interrupt__: asked };
+  try {
+    const end = await runs.wait(run.owner, run.id, signal);
+    if (end.error !== null) return failed(end.error);
+    const { values } = await states.leftBy(run);
+    if (end.status !== 'interrupted') return filled(values);
+    const asked = filled(end.interrupts as unknown as Json);
+    return { ...(filled(values) as JsonObject), __interrupt__: asked };
+  } catch (error) {
+    if (!(error instanceof RunledgerError) || !GONE.has(error.code)) throw error;
+    return failed({ code: 'RunRolledBack', message: 'The run is gone: it was rolled back, or deleted.' });
+  }
 }
+
+/** Of a run that there is no more, or whose thread there is no more. */
+const GONE = new Set<RunledgerError['code']>(['RUN_NOT_FOUND', 'THREAD_NOT_FOUND']);
 
 /** Clients read the message as JSON of its own. */
 function failed(error: Parameters<typeof errorData>[0]): JsonObject {
