@@ -186,6 +186,7 @@ async function build(
         store: createStoreService({ pool, ttl: config.store }),
         crons: createCronService({ pool, assertWebhook: (target) => assertWebhookUrl(target, config.webhooks) }),
         threadTtl: config.langgraph.threadTtl,
+        headerRules: config.langgraph.headerRules,
         version,
         disabled: http.disabled,
         components: http.components === null ? null : await bundleComponents(http.components),

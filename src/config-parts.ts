@@ -23,6 +23,19 @@ export const size = z
     return Number.parseInt(text, 10) * UNIT_BYTES[unit];
   });
 
+/** Names of headers, in which `*` stands for any characters; they are compared without regard to case. */
+const headerNames = z.array(
+  z
+    .string()
+    .regex(/^[\w!#$%&'*+.^`|~-]+$/, 'must be names of headers, with * for any characters')
+    .transform((name) => name.toLowerCase()),
+);
+export const headerPatterns = { includes: headerNames.optional(), excludes: headerNames.optional() };
+export interface HeaderPatterns {
+  includes?: string[] | undefined;
+  excludes?: string[] | undefined;
+}
+
 /** Stops the start. The message names every offending key by its path, and nothing of its value. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';

@@ -8,15 +8,24 @@ import { dirname, resolve } from 'node:path';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { envSchema } from './config-env.ts';
-import { ConfigError, duration, type GraphEntry, parsed, size, toModuleExport } from './config-parts.ts';
 import {
-  type LangGraphJson,
+  ConfigError,
+  duration,
+  type GraphEntry,
+  headerPatterns,
+  parsed,
+  size,
+  toModuleExport,
+} from './config-parts.ts';
+import type { LangGraphJson } from './langgraph-json.ts';
+import {
   mergedAuth,
   mergedCors,
   mergedGraphs,
+  mergedHeaderRules,
   mergedThreadTtl,
   mergedWebhooks,
-} from './langgraph-json.ts';
+} from './langgraph-merge.ts';
 
 export { ConfigError, type GraphEntry } from './config-parts.ts';
 
@@ -130,6 +139,7 @@ export const fileSchema = z.strictObject({
       thread_ttl: z
         .strictObject({ default: duration.optional(), strategy: z.enum(['delete', 'keep_latest']).default('delete') })
         .prefault({}),
+      configurable_headers: z.strictObject(headerPatterns).optional(),
     })
     .prefault({}),
 });
@@ -244,6 +254,7 @@ export function loadConfig(options: {
       showsGraphErrors: file.langgraph.graph_errors === 'shown',
       defaults: env.LANGGRAPH_CONFIG ?? {},
       threadTtl: mergedThreadTtl(file.langgraph.thread_ttl, json),
+      headerRules: mergedHeaderRules(file.langgraph.configurable_headers, json),
     },
     store: json?.store ?? { defaultTtlMinutes: null, refreshOnRead: true },
     testMode: options.flags.testMode ?? false,

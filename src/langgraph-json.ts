@@ -1,12 +1,20 @@
 /**
- * langgraph.json, the file that projects for LangGraph's own server have. What it says is added to config.yaml; what both say is
- * refused, unless config.yaml says no more than the default. docs/langgraph.md lists the keys.
+ * langgraph.json, the file that projects for LangGraph's own server have. What it says is added to config.yaml; langgraph-merge.ts
+ * puts the two together. docs/hosting.md lists the keys.
  */
 import { readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { parseEnv } from 'node:util';
 import { z } from 'zod';
-import { ConfigError, type GraphEntry, type ModuleExport, parsed, toModuleExport } from './config-parts.ts';
+import {
+  ConfigError,
+  type GraphEntry,
+  type HeaderPatterns,
+  headerPatterns,
+  type ModuleExport,
+  parsed,
+  toModuleExport,
+} from './config-parts.ts';
 import type { DisabledRoutes } from './dialects/langgraph/route.ts';
 import type { CorsOptions } from './http/cors.ts';
 import type { ComponentPaths } from './http/user-components.ts';
@@ -25,6 +33,7 @@ export interface LangGraphJson {
   components: ComponentPaths | null;
   disabled: DisabledRoutes;
   cors: CorsOptions | null;
+  headers: HeaderPatterns | null;
   store: StoreTtl;
   /** For threads that are made without a ttl; null: they stay. */
   threadTtl: ThreadTtl | null;
@@ -65,6 +74,10 @@ const schema = z.object({
       disable_runs: flag,
       disable_store: flag,
       disable_meta: flag,
+      // The platform's documents have both spellings.
+      configurable_headers: z
+        .object({ ...headerPatterns, include: headerPatterns.includes, exclude: headerPatterns.excludes })
+        .optional(),
       cors: z
         .object({
           allow_origins: strings.optional(),
@@ -170,6 +183,7 @@ export function readLangGraphJson(file: string): LangGraphJson {
       meta: http.disable_meta,
     },
     cors: http.cors === undefined ? null : corsOf(http.cors),
+    headers: headersOf(http.configurable_headers),
     store: {
       defaultTtlMinutes: store.ttl?.default_ttl ?? null,
       refreshOnRead: store.ttl?.refresh_on_read ?? true,
@@ -198,6 +212,11 @@ function corsOf(cors: NonNullable<Parsed['http']['cors']>): CorsOptions {
     exposedHeaders: cors.expose_headers,
     maxAgeSeconds: cors.max_age,
   };
+}
+
+function headersOf(asked: Parsed['http']['configurable_headers']): HeaderPatterns | null {
+  if (asked === undefined) return null;
+  return { includes: asked.includes ?? asked.include, excludes: asked.excludes ?? asked.exclude };
 }
 
 function readJson(file: string): unknown {
@@ -235,66 +254,4 @@ function leftOut(raw: unknown, read: unknown, within = ''): string[] {
 
 function isObject(value: unknown): value is { [key: string]: unknown } {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-/**
- * Graphs of both files, those of langgraph.json first: the first is the default.
- * @throws ConfigError when both have one of this name
- */
-export function mergedGraphs(
-  own: { [graphId: string]: GraphEntry },
-  json: LangGraphJson | null,
-): { [graphId: string]: GraphEntry } {
-  if (json === null) return own;
-  for (const id of Object.keys(json.graphs)) {
-    if (id in own) throw new ConfigError(`${json.source}: graphs.${id}: config.yaml has a graph of this name too`);
-  }
-  return { ...json.graphs, ...own };
-}
-
-/** @throws ConfigError when both files say who may call from a browser */
-export function mergedCors(own: CorsOptions, json: LangGraphJson | null): CorsOptions {
-  if (json === null || json.cors === null) return own;
-  if (own.origins.length > 0 || own.credentials) {
-    throw new ConfigError(`${json.source}: http.cors: config.yaml has server.cors too`);
-  }
-  return json.cors;
-}
-
-/**
- * Who answers for users. langgraph.json's `auth` takes the place of mode none, and of no other.
- * @throws ConfigError when config.yaml says who answers for them, too
- */
-export function mergedAuth<Mode extends string>(
-  own: { mode: Mode; module: ModuleExport | null; studio: boolean },
-  json: LangGraphJson | null,
-): { mode: Mode | 'module'; module: ModuleExport | null; studio: boolean } {
-  if (json === null || json.auth === null) return own;
-  if (own.mode !== 'none' || own.module !== null) {
-    throw new ConfigError(`${json.source}: auth: config.yaml has auth.mode ${own.mode} too`);
-  }
-  return { mode: 'module', ...json.auth };
-}
-
-/** @throws ConfigError when config.yaml allows what langgraph.json forbids */
-export function mergedWebhooks(own: { allowPrivate: boolean }, json: LangGraphJson | null): WebhookRules | null {
-  if (json === null) return null;
-  if (json.webhooks.publicOnly && own.allowPrivate) {
-    throw new ConfigError(`${json.source}: webhooks.url.disable_loopback: config.yaml has webhooks.allow_private`);
-  }
-  return json.webhooks;
-}
-
-/** How long threads are kept. @throws ConfigError when both files say it */
-export function mergedThreadTtl(
-  own: { default?: number | undefined; strategy: ThreadTtl['strategy'] },
-  json: LangGraphJson | null,
-): ThreadTtl | null {
-  if (json === null || json.threadTtl === null) {
-    return own.default === undefined ? null : { minutes: own.default / 60_000, strategy: own.strategy };
-  }
-  if (own.default !== undefined) {
-    throw new ConfigError(`${json.source}: checkpointer.ttl.default_ttl: config.yaml has langgraph.thread_ttl.default`);
-  }
-  return json.threadTtl;
 }

@@ -93,6 +93,11 @@ describe('what is read', () => {
     ['an ill-named one', { graphs: { 'a b': './a.ts' } }, /^graphs\.a b: /],
     ['an ill-typed switch', { graphs, http: { disable_runs: 'yes' } }, /^http\.disable_runs: /],
     ['a broken pattern', { graphs, http: { cors: { allow_origin_regex: '(' } } }, /^http\.cors\.allow_origin_regex: /],
+    [
+      'a header that can be none',
+      { graphs, http: { configurable_headers: { includes: ['a b'] } } },
+      /^http\.configurable_headers\.includes\.0: /,
+    ],
     ['a ttl of nothing', { graphs, checkpointer: { ttl: { default_ttl: 0 } } }, /^checkpointer\.ttl\.default_ttl: /],
   ])('%s is refused by its path', async (_name, content, message) => {
     expect(await refusal(content)).toMatch(message);
@@ -107,6 +112,20 @@ describe('beside config.yaml', () => {
     expect((await merged({ graphs: { own: './own.ts:graph' }, default_graph: 'own' }, {})).defaultGraph).toBe('own');
     expect(Object.keys((await merged(null, {})).graphs)).toEqual(['one']);
     await expect(merged({ graphs: { one: './own.ts:graph' } }, {})).rejects.toThrow(/: graphs\.one: /);
+  });
+
+  test('headers that runs are told of: as either file says, in either spelling', async () => {
+    const rules = async (yaml: object | null, json: object) => (await merged(yaml, json)).langgraph.headerRules;
+    expect(await rules(null, {})).toEqual({ includes: ['x-*', 'user-agent'], excludes: [] });
+    const excludes = ['X-Mine'];
+    const told = { includes: ['x-*', 'user-agent'], excludes: ['x-mine'] };
+    expect(await rules(null, { http: { configurable_headers: { excludes } } })).toEqual(told);
+    expect(await rules({ langgraph: { configurable_headers: { excludes } } }, {})).toEqual(told);
+    const older = { http: { configurable_headers: { include: ['a-*'], exclude: ['*'] } } };
+    expect(await rules(null, older)).toEqual({ includes: ['a-*'], excludes: ['*'] });
+    await expect(rules({ langgraph: { configurable_headers: {} } }, older)).rejects.toThrow(
+      /: http\.configurable_headers: config\.yaml has langgraph\.configurable_headers too$/,
+    );
   });
 
   test('auth takes the place of mode none, and of no other', async () => {

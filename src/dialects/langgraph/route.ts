@@ -11,6 +11,7 @@ import type { StoreService } from '#src/store/service.ts';
 import type { ThreadTtl } from '#src/threads/service.ts';
 import type { DialectDeps } from '../dialect.ts';
 import type { Form } from './errors.ts';
+import type { HeaderRules } from './headers.ts';
 
 export interface DisabledRoutes {
   assistants: boolean;
@@ -29,6 +30,8 @@ export interface LangGraphDeps extends DialectDeps {
   crons: CronService;
   /** For threads that clients make without saying; null: they are kept. */
   threadTtl: ThreadTtl | null;
+  /** Which headers of its request a run is told of. */
+  headerRules: HeaderRules;
   version: string;
   /** Of a project that has some. */
   components: Components | null;

@@ -6,6 +6,7 @@ import { RunledgerError } from '#src/errors.ts';
 import type { GraphMode, Json, JsonObject } from '#src/events/event.ts';
 import type { CheckpointRef, RunConfig, StartRequest } from '#src/runs/run.ts';
 import { userFacts } from '../user-facts.ts';
+import { type HeaderRules, headersToldOf } from './headers.ts';
 import { type LangGraphDeps, parsed } from './route.ts';
 import { type RunCreate, runCreate } from './wire.ts';
 
@@ -15,12 +16,12 @@ import { type RunCreate, runCreate } from './wire.ts';
  * @throws RunledgerError ASSISTANT_NOT_FOUND
  */
 export function startRequestOf(
-  deps: Pick<LangGraphDeps, 'assistants' | 'threadTtl'>,
+  deps: Pick<LangGraphDeps, 'assistants' | 'threadTtl' | 'headerRules'>,
   request: FastifyRequest,
   threadId: string | null,
   body: RunCreate,
 ): Promise<StartRequest> {
-  return requestOf(deps, { owner: request.principal.owner, facts: factsOf(request), threadId, body });
+  return requestOf(deps, { owner: request.principal.owner, facts: factsOf(request, deps.headerRules), threadId, body });
 }
 
 /**
@@ -173,22 +174,8 @@ interface Facts {
 
 const NO_FACTS: Facts = { headers: {}, user: {} };
 
-function factsOf(request: FastifyRequest): Facts {
-  return { headers: headersOf(request), user: userFacts(request) ?? {} };
-}
-
-/** Never passed on: they are credentials, or name us and not the client. */
-const PRIVATE_HEADERS = new Set(['x-api-key', 'x-tenant-id', 'x-service-key', 'x-dev-user', 'x-request-id']);
-
-/** Headers that graphs may look at. */
-function headersOf(request: FastifyRequest): JsonObject {
-  return Object.fromEntries(
-    Object.entries(request.headers).flatMap(([name, value]) =>
-      typeof value === 'string' && (name === 'user-agent' || (name.startsWith('x-') && !PRIVATE_HEADERS.has(name)))
-        ? [[name, value]]
-        : [],
-    ),
-  );
+function factsOf(request: FastifyRequest, rules: HeaderRules): Facts {
+  return { headers: headersToldOf(request.headers, rules), user: userFacts(request) ?? {} };
 }
 
 function objectOf(value: Json): JsonObject {
