@@ -6,7 +6,7 @@ import { assertWebhookUrl, type WebhookPolicy } from '#src/outbox/webhook-url.ts
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { advisoryKey } from './hash.ts';
 import { liveRuns, type RunRow, runColumns, toRun } from './queries.ts';
-import type { Admitted, AnswerRequest, MessageRequest, RerunRequest, RunConfig, RunKind } from './run.ts';
+import type { Admitted, AnswerRequest, MessageRequest, RerunRequest, Run, RunConfig, RunKind } from './run.ts';
 
 export interface AdmitDeps {
   pool: Pool;
@@ -37,9 +37,18 @@ export async function firstWithKey(
   return { run: toRun(row), message_id: row.message_id, replayed: true, superseded: [] };
 }
 
-/** @throws RUN_IN_PROGRESS {run_id} while a run of the thread is queued or running. The caller holds the thread's row. */
-export async function refuseWhileLive(tx: Tx, threadId: string): Promise<void> {
-  const live = (await liveRuns(tx, threadId)).find((run) => run.status !== 'prepared');
+/**
+ * The caller holds the thread's row.
+ * @param options.besideStopping a run that has been asked to stop does not count
+ * @throws RUN_IN_PROGRESS {run_id} while a run of the thread is queued or running
+ */
+export async function refuseWhileLive(
+  tx: Tx,
+  threadId: string,
+  { besideStopping = false }: { besideStopping?: boolean } = {},
+): Promise<void> {
+  const counts = (run: Run) => run.status !== 'prepared' && !(besideStopping && run.cancel_requested_at !== null);
+  const live = (await liveRuns(tx, threadId)).find(counts);
   if (live === undefined) return;
   throw new RunledgerError('RUN_IN_PROGRESS', 'A run of this thread is still in progress.', {
     details: { run_id: live.id, thread_id: threadId },

@@ -24,7 +24,7 @@ export interface Started {
 }
 
 /**
- * Guard: the thread's row; strategy `reject` refuses beside a live run, the others come after it.
+ * Guard: the thread's row; strategy `reject` refuses beside a live run that nobody has asked to stop, the others come after it.
  * Interrupts that a new input leaves unanswered are closed when the run ends, not here: a rollback leaves them open.
  * The requests to stop the others are stamped in the same transaction: no crash can let both run to their ends.
  * @throws THREAD_NOT_FOUND, GRAPH_NOT_FOUND, RUN_IN_PROGRESS {run_id}, INTERRUPT_AMBIGUOUS, INTERRUPT_ANSWERED, INVALID_REQUEST
@@ -65,7 +65,8 @@ async function admitIn(tx: Tx, deps: AdmitDeps, request: StartRequest, webhook: 
   const admitted = await firstWithKey(tx, request.owner, request.request_key, hash);
   if (admitted !== null) return { run: admitted.run, cancelled: [] };
   const thread = await threadOf(tx, request);
-  if (request.strategy === 'reject') await refuseWhileLive(tx, thread.id);
+  // Who stops a run and goes on at once need not wait for its end: the new run does.
+  if (request.strategy === 'reject') await refuseWhileLive(tx, thread.id, { besideStopping: true });
   const placed = await place(tx, deps, request, thread);
   await refuseUnknownCheckpoint(tx, placed.lineageId, request.config);
   const id = randomUUID();

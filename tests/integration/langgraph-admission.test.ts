@@ -228,6 +228,18 @@ describe('beside a live run', () => {
     expect((await claimOn(thread_id)).id).toBe(second.id);
   });
 
+  test('reject comes after a run that has been asked to stop, and refuses beside that', async () => {
+    const first = await start();
+    const { thread_id } = first;
+    const claimed = await claimOn(thread_id);
+    await cancel({ ...ends, hintOwner: () => undefined }, first.id, 'interrupt');
+    const second = await start({ thread_id });
+    expect(await refusal(start({ thread_id }))).toMatchObject({ details: { run_id: second.id } });
+    expect(await claim(pool, randomUUID(), 1)).toEqual([]);
+    await end(claimed);
+    expect((await claimOn(thread_id)).id).toBe(second.id);
+  });
+
   test.each(['interrupt', 'rollback'] as const)(
     '%s asks the others to stop, in the same transaction',
     async (strategy) => {
