@@ -75,13 +75,13 @@ export async function selectThreads(
 const UPDATE = `
   update threads
   set title = case when $3::boolean then $4 else title end,
-      metadata = coalesce($5::jsonb, metadata),
+      metadata = case when $8::boolean then metadata else '{}' end || coalesce($5::jsonb, metadata),
       archived = coalesce($6, archived),
       pinned = coalesce($7, pinned),
       updated_at = clock_timestamp()
   where id = $1::uuid and owner = $2`;
 
-/** Returns whether there was such a thread. `title: undefined` keeps it, null removes it. */
+/** Returns whether there was such a thread. `title: undefined` keeps it, null removes it. Metadata replace what is there, or are added to it. */
 export async function updateThread(
   db: Queryable,
   owner: string,
@@ -89,6 +89,7 @@ export async function updateThread(
   fields: {
     title?: string | null | undefined;
     metadata?: JsonObject | undefined;
+    adds_metadata?: boolean | undefined;
     archived?: boolean | undefined;
     pinned?: boolean | undefined;
   },
@@ -101,6 +102,7 @@ export async function updateThread(
     fields.metadata === undefined ? null : JSON.stringify(fields.metadata),
     fields.archived ?? null,
     fields.pinned ?? null,
+    fields.adds_metadata ?? false,
   ]);
   return (rowCount ?? 0) > 0;
 }

@@ -35,13 +35,14 @@ export interface ThreadService {
       within?: readonly JsonObject[] | undefined;
     },
   ): Promise<ThreadPage>;
-  /** Only the given fields change. @throws THREAD_NOT_FOUND */
+  /** Only the given fields change; metadata are replaced whole, unless they are to be added. @throws THREAD_NOT_FOUND */
   update(
     owner: string,
     threadId: string,
     fields: {
       title?: string | null | undefined;
       metadata?: JsonObject | undefined;
+      adds_metadata?: boolean | undefined;
       archived?: boolean | undefined;
       pinned?: boolean | undefined;
     },

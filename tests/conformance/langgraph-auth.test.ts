@@ -162,6 +162,14 @@ describe('what they may do', () => {
     const { thread_id: id } = await clientOf('ann').threads.create();
     expect((await rest('ann', 'PATCH', `/threads/${id}`, { metadata: { own: 1 } })).status).toBe(200);
     expect((await clientOf('ann').threads.get(id)).metadata).toMatchObject({ own: 1, team: 'red' });
+    // None of many at once is lost.
+    const all = Array.from({ length: 20 }, (_, n) => [`n${n}`, n] as const);
+    await Promise.all(all.map(([key, n]) => rest('ann', 'PATCH', `/threads/${id}`, { metadata: { [key]: n } })));
+    expect((await clientOf('ann').threads.get(id)).metadata).toMatchObject({
+      own: 1,
+      team: 'red',
+      ...Object.fromEntries(all),
+    });
   });
 
   test('false is a 403', async () => {

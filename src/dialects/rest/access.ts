@@ -54,8 +54,8 @@ export function accessHook({ threads, runs }: Pick<DialectDeps, 'threads' | 'run
     // What the module has changed, added or taken out counts.
     for (const key of Object.keys(kwargs)) if (!(key in value.kwargs)) delete body[key];
     Object.assign(body, value.kwargs);
-    if (body.metadata !== undefined) body.metadata = value.metadata;
-    if (event === 'threads:update' && method === 'PATCH') await keepMarks(body, owner, threadId, value.metadata);
+    const addsMetadata = event === 'threads:update' && method === 'PATCH' && Object.keys(value.metadata).length > 0;
+    if (body.metadata !== undefined || addsMetadata) body.metadata = value.metadata;
     if (within.length === 0) return;
     if (path?.startsWith('/webhooks') === true) {
       throw new RunledgerError('FORBIDDEN', 'Deliveries are not shown to users whose view of threads is limited.');
@@ -65,17 +65,6 @@ export function accessHook({ threads, runs }: Pick<DialectDeps, 'threads' | 'run
       throw new RunledgerError('THREAD_NOT_FOUND', 'There is no such thread.');
     }
   };
-
-  /** A PATCH replaces the metadata whole; by them a module tells whose a thread is, so that they are added to here. */
-  async function keepMarks(
-    body: { [field: string]: unknown },
-    owner: string,
-    threadId: string | null,
-    metadata: JsonObject,
-  ): Promise<void> {
-    if (threadId === null || (body.metadata === undefined && Object.keys(metadata).length === 0)) return;
-    body.metadata = { ...(await threads.get(owner, threadId)).metadata, ...metadata };
-  }
 
   async function threadOf(path: string, request: FastifyRequest): Promise<string | null> {
     const { id } = request.params as { id?: string };

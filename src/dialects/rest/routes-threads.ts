@@ -71,7 +71,9 @@ function addReadAndChange(app: RestApp, { threads }: DialectDeps): void {
     },
     handler: async (request) => {
       const id = uuidOr('THREAD_NOT_FOUND', request.params.id);
-      return threadOf(await threads.update(request.principal.owner, id, request.body));
+      // By its metadata an Auth module tells whose a thread is: what it has put there stays.
+      const fields = request.allowed === null ? request.body : { ...request.body, adds_metadata: true };
+      return threadOf(await threads.update(request.principal.owner, id, fields));
     },
   });
 }
