@@ -29,7 +29,7 @@ export interface EventLog {
 
   /**
    * Reads up to `limit` entries with a cursor greater than `after`, oldest first.
-   * `exists` is false when the run has no log (never begun, expired, deleted, or lost with its store).
+   * `exists` is false when the run has no log (never begun, expired, removed, or lost with its store).
    * @throws LogUnavailable
    */
   read(runId: string, after: Cursor, limit: number): Promise<{ exists: boolean; entries: LogEntry[] }>;
@@ -51,7 +51,7 @@ export interface EventLog {
   /** Lets the log disappear `ttlMs` from now. Called once the run is sealed. @throws LogUnavailable */
   expireAfter(runId: string, ttlMs: number): Promise<void>;
 
-  /** Removes the log now. @throws LogUnavailable */
+  /** Removes the log now; nothing is appended to it any more where several processes share it. @throws LogUnavailable */
   remove(runId: string): Promise<void>;
 
   /** Resolves when the log answers; rejects with LogUnavailable otherwise. For readiness. */

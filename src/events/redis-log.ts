@@ -24,6 +24,12 @@ const READS_AT_A_TIME = 4;
 const APPEND_BYTES_PER_MS = 20_000;
 /** More is stored only: Redis cuts off a subscriber it owes 32 MB. Readers find it in the log. */
 const MAX_PUBLISHED_BYTES = 4 * 1024 * 1024;
+/**
+ * What is left of a log that is removed: nothing but an id that no other is greater than, so that whoever still had something to
+ * append (a worker that stood still while its run was ended and deleted) is refused, and does not make the log anew.
+ */
+const REMOVED_ID = '18446744073709551615-0';
+const REMOVED_FOR_MS = 24 * 3_600_000;
 /** The one field of a stream entry. */
 const FIELD = 'e';
 
@@ -41,12 +47,12 @@ export function createRedisLog(deps: RedisLogDeps): EventLog {
     append: (batches) => append(redis, batches, appendDeadlineMs),
     async read(runId, after, limit) {
       const from = after === BEFORE_START ? '-' : `(${toEntryId(after)}`;
-      const [range, exists] = await turnstile(() =>
+      const [range, length] = await turnstile(() =>
         send(redis, READ_DEADLINE_MS, (pipeline) =>
-          pipeline.xrangeBuffer(logKey(runId), from, '+', 'COUNT', limit).exists(logKey(runId)),
+          pipeline.xrangeBuffer(logKey(runId), from, '+', 'COUNT', limit).xlen(logKey(runId)),
         ),
       );
-      return { exists: exists === 1, entries: await decodeRows(range, runId, logger) };
+      return { exists: Number(length) > 0, entries: await decodeRows(range, runId, logger) };
     },
     async readOne(runId, cursor) {
       const id = toEntryId(cursor);
@@ -64,7 +70,10 @@ export function createRedisLog(deps: RedisLogDeps): EventLog {
       await send(redis, READ_DEADLINE_MS, (pipeline) => pipeline.pexpire(logKey(runId), ttlMs));
     },
     async remove(runId) {
-      await send(redis, READ_DEADLINE_MS, (pipeline) => pipeline.del(logKey(runId)));
+      const key = logKey(runId);
+      await send(redis, READ_DEADLINE_MS, (pipeline) =>
+        pipeline.del(key).xadd(key, 'MAXLEN', 0, REMOVED_ID, FIELD, '').pexpire(key, REMOVED_FOR_MS),
+      );
     },
     async ping() {
       await redis.ping().catch(throwUnavailable);

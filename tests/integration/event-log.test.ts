@@ -98,6 +98,19 @@ test('a time longer than a timer can wait is waited for all the same', async () 
   expect(await log.last('r')).not.toBeNull();
 });
 
+test('a log that is removed takes nothing more from whoever is late, and goes by itself', async () => {
+  const { log, redis } = await opened(inject('redisUrl'));
+  const runId = randomUUID();
+  for (const _twice of [1, 2]) {
+    await log.append([{ runId, entries: [part(0)] }]);
+    await log.remove(runId);
+    expect(await log.append([{ runId, entries: [part(1), part(2)] }])).toEqual(['fenced']);
+    expect(await log.read(runId, BEFORE_START, 10)).toEqual({ exists: false, entries: [] });
+    expect(await log.last(runId)).toBeNull();
+    expect(await redis.commands.pttl(logKey(runId))).toBeGreaterThan(0);
+  }
+});
+
 describe('Redis that misbehaves', () => {
   test('long payloads are stored compressed, and entries that are not ours are left out', async () => {
     const { log, redis } = await opened(inject('redisUrl'));
