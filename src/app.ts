@@ -17,6 +17,7 @@ import { createRedisLog } from './events/redis-log.ts';
 import { createGraphDescriber } from './graphs/describe.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
 import { provideLogger, provideUrl } from './graphs/sdk-globals.ts';
+import { createStaticSchemas } from './graphs/static-schemas.ts';
 import { type Authenticate, assertListenAllowed, createAuthenticate } from './http/auth.ts';
 import { loadAuthModule } from './http/auth-module.ts';
 import { registerHealth } from './http/health.ts';
@@ -120,6 +121,8 @@ async function build(
   for (const reading of engine.readings) metrics.observe(reading);
   undo.push(() => engine.close());
 
+  const staticSchemas = createStaticSchemas({ graphs: config.graphs, logger });
+  undo.push(() => staticSchemas.close());
   const assistantDeps = { pool, graphIds: graphs.ids() };
   const assistants = createAssistantService({
     ...assistantDeps,
@@ -127,6 +130,7 @@ async function build(
       pool: checkpointPool,
       graphs,
       fileOf: (graphId) => config.graphs[graphId]?.file,
+      staticSchemas,
     }),
   });
   if (config.roles.includes('worker')) {

@@ -2,7 +2,8 @@
 import { randomUUID } from 'node:crypto';
 import { RunledgerError } from '#src/errors.ts';
 import type { Json, JsonObject } from '#src/events/event.ts';
-import type { GraphDescriber, GraphSchemas } from '#src/graphs/describe.ts';
+import type { GraphDescriber } from '#src/graphs/describe.ts';
+import type { GraphSchemas } from '#src/graphs/graph.ts';
 import type { Pool, Tx } from '#src/postgres/pool.ts';
 import { inTransaction } from '#src/postgres/transaction.ts';
 import type { Assistant, AssistantContent, AssistantFilter, AssistantPage } from './assistant.ts';

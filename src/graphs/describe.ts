@@ -1,20 +1,13 @@
-/** What a graph is, for people who look at it: its drawing, and the JSON schemas its own definition gives. */
+/** What a graph is, for people who look at it: its drawing, and the JSON schemas its definition gives, or else its static types. */
 import { toJsonSchema } from '@langchain/core/utils/json_schema';
 import { isInteropZodSchema } from '@langchain/core/utils/types';
 import type { Json, JsonObject } from '#src/events/event.ts';
 import type { Pool } from '#src/postgres/pool.ts';
 import { openReader } from './checkpoints.ts';
-import type { DrivenGraph, GraphRegistry } from './graph.ts';
+import type { DrivenGraph, GraphRegistry, GraphSchemas } from './graph.ts';
 import { toJson } from './json.ts';
 import { type SchemaTools, schemaToolsFor } from './own-langgraph.ts';
-
-/** JSON schemas; null where the definition gives none: plain annotations have no types at run time. */
-export interface GraphSchemas {
-  state: Json;
-  input: Json;
-  output: Json;
-  config: Json;
-}
+import type { StaticSchemas } from './static-schemas.ts';
 
 /** For each, `configurable` is what a factory makes the graph from. @throws GraphLoadError */
 export interface GraphDescriber {
@@ -29,32 +22,63 @@ export interface GraphDescriber {
   ): Promise<{ [namespace: string]: GraphSchemas }>;
 }
 
-/** @param deps.fileOf the module of a graph, whose own copy of LangGraph knows the marks on its schemas */
+/**
+ * @param deps.fileOf       the module of a graph, whose own copy of LangGraph knows the marks on its schemas
+ * @param deps.staticSchemas  asked for what a graph's definition leaves open: plain annotations have no types at run time
+ */
 export function createGraphDescriber(deps: {
   pool: Pool;
   graphs: GraphRegistry;
   fileOf?: (graphId: string) => string | undefined;
+  staticSchemas?: Pick<StaticSchemas, 'of'>;
 }): GraphDescriber {
   const toolsOf = (graphId: string) => schemaToolsFor(deps.fileOf?.(graphId));
   const reader = openReader(deps.pool);
   const open = (graphId: string, configurable: JsonObject): Promise<DrivenGraph> =>
     deps.graphs.instantiate(graphId, reader, { configurable });
+  async function completed(
+    graphId: string,
+    namespace: string,
+    graph: DrivenGraph,
+    own: GraphSchemas,
+  ): Promise<GraphSchemas> {
+    if (deps.staticSchemas === undefined || isComplete(own, graph)) return own;
+    const types = (await deps.staticSchemas.of(graphId))?.[namespace];
+    if (types === undefined) return own;
+    return {
+      state: own.state ?? types.state,
+      input: own.input ?? types.input,
+      output: own.output ?? types.output,
+      config: own.config ?? types.config,
+    };
+  }
   return {
     async drawing(graphId, configurable, xray) {
       const graph = await open(graphId, configurable);
       const drawing = await graph.getGraphAsync({ configurable, ...(xray === false ? {} : { xray }) });
       return toJson(drawing.toJSON());
     },
-    schemas: async (graphId, configurable) => schemasOf(await open(graphId, configurable), await toolsOf(graphId)),
+    async schemas(graphId, configurable) {
+      const graph = await open(graphId, configurable);
+      return completed(graphId, '', graph, schemasOf(graph, await toolsOf(graphId)));
+    },
     async subgraphs(graphId, configurable, { namespace, recurse }) {
       const graph = await open(graphId, configurable);
       const tools = await toolsOf(graphId);
       const found: { [namespace: string]: GraphSchemas } = {};
-      for await (const [name, inner] of graph.getSubgraphsAsync(namespace, recurse))
-        found[name] = schemasOf(inner, tools);
+      for await (const [name, inner] of graph.getSubgraphsAsync(namespace, recurse)) {
+        // A node may name several graphs; it is known by its first.
+        found[name] ??= await completed(graphId, name, inner, schemasOf(inner, tools));
+      }
       return found;
     },
   };
+}
+
+/** A configuration of plain annotations has no schema of its own either; a graph without any needs none. */
+function isComplete({ state, input, output, config }: GraphSchemas, graph: DrivenGraph): boolean {
+  const isSaid = config !== null || builderOf(graph)._configSchema === undefined;
+  return state !== null && input !== null && output !== null && isSaid;
 }
 
 /** From LangGraph's StateSchema, from Zod with LangGraph's own marks, or from plain Zod; the first that says anything. */
@@ -67,6 +91,7 @@ interface Builder {
   _inputRuntimeDefinition?: unknown;
   _outputRuntimeDefinition?: unknown;
   _configRuntimeSchema?: unknown;
+  _configSchema?: unknown;
 }
 
 function builderOf(graph: DrivenGraph): Builder {

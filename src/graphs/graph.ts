@@ -21,6 +21,14 @@ export interface DrivenGraph {
   name?: string | undefined;
 }
 
+/** JSON schemas; null where nothing says what it is. */
+export interface GraphSchemas {
+  state: Json;
+  input: Json;
+  output: Json;
+  config: Json;
+}
+
 export interface GraphRegistry {
   /** Ids of the configured graphs, in config order. */
   ids(): string[];

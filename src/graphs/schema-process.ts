@@ -1,0 +1,55 @@
+/**
+ * A process of its own that reads schemas: a compiler takes seconds of CPU and hundreds of megabytes, which the server has not to
+ * spare. Asked once by its parent, it answers and waits to be ended: an
+ * answer of a process that is gone may be lost.
+ */
+import { writeFileSync } from 'node:fs';
+import { setPriority } from 'node:os';
+import { Worker } from 'node:worker_threads';
+import { findCompiler, readSchemas, type SchemasByNamespace } from './schema-program.ts';
+
+export interface SchemaRequest {
+  /** Absolute path of the module. */
+  file: string;
+  exportNames: string[];
+  /** When the answer is of no use any more, and this process with it. */
+  timeoutMs: number;
+}
+
+export type SchemaAnswer =
+  | { kind: 'schemas'; schemas: { [exportName: string]: SchemasByNamespace | null } }
+  | { kind: 'no-compiler' }
+  | { kind: 'failed'; reason: string };
+
+/** Under the server's own, that it is the one which waits. */
+const PRIORITY = 10;
+
+process.on('message', (request: SchemaRequest) => {
+  standBack();
+  // The compiler blocks this thread, and the parent that would end this process may be gone.
+  const end = 'setTimeout(() => process.kill(process.pid, "SIGKILL"), require("node:worker_threads").workerData)';
+  new Worker(end, { eval: true, workerData: request.timeoutMs }).unref();
+  process.send?.(answerTo(request));
+});
+
+function answerTo({ file, exportNames }: SchemaRequest): SchemaAnswer {
+  try {
+    const compiler = findCompiler(file);
+    if (compiler === null) return { kind: 'no-compiler' };
+    return { kind: 'schemas', schemas: readSchemas(compiler, file, exportNames) };
+  } catch (error) {
+    return { kind: 'failed', reason: error instanceof Error ? (error.stack ?? error.message) : String(error) };
+  }
+}
+
+/** When processor or memory are short, this process is the one that goes without. */
+function standBack(): void {
+  setPriority(PRIORITY);
+  if (process.platform !== 'linux') return;
+  try {
+    writeFileSync('/proc/self/oom_score_adj', '1000');
+  } catch (error) {
+    // A container may not let it be said; the kernel then judges by size, and this process is large.
+    if (!['EACCES', 'EPERM', 'EROFS', 'ENOENT'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;
+  }
+}
