@@ -36,6 +36,10 @@ export async function fire(deps: FireDeps, cron: DueCron): Promise<Fired> {
     const run = await deps.runs.startWith(named, (tx) => takeSlot(tx, cron.id, cron.due, next));
     if (run === null) return 'lost';
     deps.logger.info({ ...about, fired: fired.toISOString(), runId: run.id, threadId: run.thread_id }, 'cron fired');
+    if (fired > cron.due) {
+      const missed = { cronId: cron.id, from: about.slot, to: fired.toISOString() };
+      deps.logger.warn(missed, 'slots of a cron were missed; those before the latest have no run');
+    }
     return 'fired';
   } catch (error) {
     if (isUnavailable(error) || error instanceof CommitUnknown) {
