@@ -28,6 +28,8 @@ export type ThreadFollowed =
 
 /** Where a reader stands: after the run that began then. Text, because JavaScript's dates would round the time. */
 interface Position {
+  /** Whose thread it was at the beginning: another's of the same id is another thread. */
+  owner: string;
   threadId: string;
   at: string;
   ordinal: number;
@@ -45,8 +47,8 @@ export interface ThreadWatch {
 const BEGAN = `coalesce(r.started_at, r.ended_at)`;
 const NEXT = `
   select w.n::int as n, found.began, ${runColumns('found')}
-  from unnest($1::int[], $2::uuid[], $3::timestamptz[], $4::int[]) as w(n, thread_id, at, ordinal)
-  join threads t on t.id = w.thread_id
+  from unnest($1::int[], $2::uuid[], $3::timestamptz[], $4::int[], $5::text[]) as w(n, thread_id, at, ordinal, owner)
+  join threads t on t.id = w.thread_id and t.owner = w.owner
   left join lateral (
     select r.*, ${BEGAN}::text as began from runs r
     where r.thread_id = t.id and not r.hidden and ${BEGAN} is not null and (${BEGAN}, r.ordinal) > (w.at, w.ordinal)
@@ -65,6 +67,7 @@ export function createThreadWatch(pool: Pool): ThreadWatch {
       positions.map(({ threadId }) => threadId),
       positions.map(({ at }) => at),
       positions.map(({ ordinal }) => ordinal),
+      positions.map(({ owner }) => owner),
     ]);
     return new Map(rows.map((row) => [row.n, row.id === null ? 'none' : { run: toRun(row), at: row.began }]));
   }
@@ -86,13 +89,14 @@ export function createThreadWatch(pool: Pool): ThreadWatch {
 /** Ends when the thread is gone or `signal` aborts. While Postgres cannot tell what comes next, nothing does. */
 export async function* followThread(
   deps: FollowDeps & { pool: Pool; threads: ThreadWatch },
-  threadId: string,
+  thread: { id: string; owner: string },
   from: ThreadFrom,
   signal: AbortSignal,
 ): AsyncGenerator<ThreadFollowed, void, void> {
+  const { id: threadId, owner } = thread;
   const start = await positionOf(deps.pool, threadId, from);
   if (start.lost) yield { kind: 'lost' };
-  let position: Position = { threadId, ...start };
+  let position: Position = { owner, threadId, ...start };
   while (!signal.aborted) {
     const next = await nextQuietly(deps, position);
     if (next === 'gone') return;
@@ -101,7 +105,7 @@ export async function* followThread(
       continue;
     }
     const { run } = next;
-    position = { threadId, at: next.at, ordinal: run.ordinal };
+    position = { owner, threadId, at: next.at, ordinal: run.ordinal };
     yield { kind: 'begins', run };
     if (run.kind === 'edit') continue;
     if (!(await isKept(deps, run))) {

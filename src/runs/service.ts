@@ -126,7 +126,11 @@ export interface RunService {
    * The runs of a thread one after the other, and those that come later; ends when the thread is gone or `signal` aborts.
    * The caller has made sure that the thread is the owner's.
    */
-  followThread(threadId: string, from: ThreadFrom, signal: AbortSignal): AsyncGenerator<ThreadFollowed, void, void>;
+  followThread(
+    thread: { id: string; owner: string },
+    from: ThreadFrom,
+    signal: AbortSignal,
+  ): AsyncGenerator<ThreadFollowed, void, void>;
 
   /** Resolves with the row once the run is terminal; rejects with the signal's reason when it aborts first. */
   wait(owner: string, runId: string, signal: AbortSignal): Promise<Run>;
@@ -224,7 +228,7 @@ export function createRunService(deps: RunServiceDeps): RunService {
     cancel: cancelRun,
     openStream: (run) => assertReplayable(deps.follow, run),
     follow: (run, after, signal) => follow(deps.follow, run, after, signal),
-    followThread: (threadId, from, signal) => followThread({ ...deps.follow, pool, threads }, threadId, from, signal),
+    followThread: (thread, from, signal) => followThread({ ...deps.follow, pool, threads }, thread, from, signal),
     wait: (owner, runId, signal) => waitUntilEnded(pool, deps.endings, owner, runId, signal),
     async disconnected(run) {
       if (run.on_disconnect !== 'cancel') return;

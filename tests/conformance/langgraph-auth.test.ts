@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@langchain/langgraph-sdk';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Cluster, call, startCluster } from '#tests/support/cluster.ts';
+import { query } from '#tests/support/postgres.ts';
 import type { TestServer } from '#tests/support/server.ts';
 import { until } from '#tests/support/until.ts';
 
@@ -236,6 +237,28 @@ describe('what they may do', () => {
     await expect(clientOf('bob').threads.get(id)).rejects.toThrow('HTTP 404');
     const { assistant_id: assistant } = await clientOf('ann').assistants.create({ graphId: 'hosted' });
     await expect(clientOf('bob').assistants.get(assistant)).rejects.toThrow('HTTP 404');
+  });
+
+  test('a thread that is made anew by another is another thread to those who follow it', async () => {
+    const { thread_id: id } = await clientOf('ann').threads.create();
+    await clientOf('ann').runs.wait(id, 'hosted', { input: { asked: 'mine' } });
+    const told: string[] = [];
+    const stream = clientOf('ann').threads.joinStream(id, { lastEventId: '-1' });
+    let others: Promise<unknown> | null = null;
+    const make = async () => {
+      // The module lets nobody delete.
+      await query(cluster.database.url, 'delete from threads where id = $1', [id]);
+      await clientOf('bob').threads.create({ threadId: id });
+      await clientOf('bob').runs.wait(id, 'hosted', { input: { asked: 'not yours' } });
+    };
+    for await (const part of stream) {
+      told.push(JSON.stringify(part));
+      if (part.event === 'metadata' && told.at(-1)?.includes('run_done') === true) others ??= make();
+      if (part.event === 'values' && told.at(-1)?.includes('not yours') === true) break;
+    }
+    await others;
+    expect(told.join()).toContain('mine');
+    expect(told.join()).not.toContain('not yours');
   });
 
   test('assistants: what the handler adds is there, and what lacks it is not shown', async () => {

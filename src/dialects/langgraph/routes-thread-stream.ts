@@ -55,7 +55,11 @@ interface Joined {
 async function* framesOf(deps: LangGraphDeps, joined: Joined, signal: AbortSignal): AsyncGenerator<Frame[]> {
   const { threadId, from, modes } = joined;
   let tell: (item: Followed) => Frame[] = () => [];
-  for await (const told of deps.runs.followThread(threadId, from satisfies ThreadFrom, signal)) {
+  for await (const told of deps.runs.followThread(
+    { id: threadId, owner: joined.owner },
+    from satisfies ThreadFrom,
+    signal,
+  )) {
     if (told.kind === 'lost') {
       yield [RESYNC];
       continue;
