@@ -9,7 +9,7 @@ import { allowThread } from './access.ts';
 import { runPath } from './links.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, runParam, threadParam } from './route.ts';
 import { lastIdOf, type OpenStream } from './streams.ts';
-import { runOf, STATUSES } from './views.ts';
+import { runOf, STATUSES, selected } from './views.ts';
 import type { Wait } from './waiting.ts';
 import { cancelMany, cancelQuery, joinQuery, runList } from './wire.ts';
 
@@ -36,10 +36,10 @@ function addRead(app: LangGraphApp, deps: LangGraphDeps): void {
   app.get('/threads/:thread_id/runs', async (request) => {
     const { owner } = request.principal;
     const threadId = threadParam(request);
-    const { status, ...page } = parsed(runList, request.query);
+    const { status, select, ...page } = parsed(runList, request.query);
     await answering(() => threads.listed(owner, threadId), { threadId });
     const found = await runs.list(owner, threadId, { ...page, ...(status === undefined ? {} : STATUSES[status]) });
-    return found.map(runOf);
+    return found.map((run) => selected(runOf(run), select));
   });
 
   app.get('/threads/:thread_id/runs/:run_id', async (request) => runOf(await find(deps, request)));

@@ -200,7 +200,14 @@ export const runCreate = z.object({
 });
 export type RunCreate = z.output<typeof runCreate>;
 
-export const runBatch = z.array(runCreate).min(1).max(100);
+export const runBatch = z.array(z.preprocess(snakeNamed, runCreate)).min(1).max(100);
+
+/** Of a batch alone SDKs write the fields' names as their methods take them. */
+function snakeNamed(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+  const snake = (key: string): string => key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return { ...Object.fromEntries(Object.entries(value).map(([key, field]) => [snake(key), field])), ...value };
+}
 
 /** What of a run's request a cron keeps; its metadata are the cron's own. */
 const cronRun = runCreate
@@ -256,6 +263,7 @@ export const runList = z.object({
   limit: count(10),
   offset,
   status: z.enum(['pending', 'running', 'error', 'success', 'timeout', 'interrupted']).optional(),
+  select: selection,
   metadata: z
     .string()
     .transform((text, context) => {
