@@ -20,28 +20,34 @@ const CHANNEL = 'messages';
  * Makes the newest state of a lineage one that a new turn can start from. Repeatable: a second time changes nothing.
  * A lineage without a `messages` channel of messages is left as it is.
  * @param graph    with the saver attached
- * @param partials text that people saw of messages no node returned
+ * @param lineage.partials text that people saw of messages no node returned
+ * @param lineage.ended  the run whose nodes are still to run is over: they are forgotten, or clients would take them for a breakpoint
  * @returns whether a checkpoint was written
  * @throws what the saver throws (Fenced when the run was lost)
  */
 export async function closeLineage(
   graph: DrivenGraph,
   saver: BaseCheckpointSaver,
-  lineage: { id: string; runId: string; partials: PartialMessage[] },
+  lineage: { id: string; runId: string; partials: PartialMessage[]; ended: boolean },
 ): Promise<boolean> {
   const config: RunnableConfig = { configurable: { thread_id: lineage.id, checkpoint_ns: '' } };
   const before = await saver.getTuple(config);
   if (before === undefined) return false;
-  const pending = (before.pendingWrites ?? []).length > 0;
+  const snapshot = await graph.getState(config);
+  const unfinished = (before.pendingWrites ?? []).length > 0 || (lineage.ended && isToGoOn(snapshot));
   // LangGraph's own way to take in the writes of finished tasks and forget the unfinished ones.
-  if (pending) await graph.updateState(config, null, '__end__');
-  const messages = messagesOf(await graph.getState(config));
+  if (unfinished) await graph.updateState(config, null, '__end__');
+  const messages = messagesOf(unfinished ? await graph.getState(config) : snapshot);
   const repaired = messages === null ? null : repairHistory(messages, lineage.partials, lineage.runId);
-  if (repaired === null) return pending;
+  if (repaired === null) return unfinished;
   const tip = await saver.getTuple(config);
   if (tip === undefined) throw new Error(`lineage ${lineage.id} lost its tip while it was closed`);
   await putMessages(graph, saver, tip, repaired);
   return true;
+}
+
+function isToGoOn(snapshot: unknown): boolean {
+  return ((snapshot as { next?: unknown[] }).next ?? []).length > 0;
 }
 
 function messagesOf(snapshot: unknown): BaseMessage[] | null {

@@ -37,9 +37,10 @@ export async function closeAfter(
     if (run.command !== null && !ending.leftCheckpoint) return await saver.forgetAnswers(run.lineage_id);
     if (!ending.leftCheckpoint && ending.partials.length === 0) return;
     const { configurable = {} } = run.config;
-    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable, access: 'threads.update' });
     const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
-    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: ending.partials });
+    const { partials } = ending;
+    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials, ended: true });
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not closed; the next run repairs it');
   } finally {
@@ -48,7 +49,8 @@ export async function closeAfter(
 }
 
 /**
- * What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should. The
+ * What a crash left undone is done when the next run of the lineage starts. An answer's lineage waits as it should, and nodes
+ * that are still to run may be what somebody has set by an edit, or a breakpoint from before the run that ended badly. The
  * metadata of what is written does not name the run: LangGraph takes a checkpoint of the same run for one to resume from,
  * and would pass over the run's input.
  */
@@ -58,9 +60,9 @@ export async function repairBefore(deps: LineageDeps, run: Run, lost: () => void
   const metadata = { ...withoutUserFacts(configurable), graph_id: run.graph_id };
   const saver = openSaver(deps.checkpointPool, { runId: run.id, epoch: run.epoch, metadata }, lost);
   try {
-    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable });
+    const made = deps.graphs.instantiate(run.graph_id, saver.saver, { configurable, access: 'threads.update' });
     const graph = await orStopped(made, AbortSignal.timeout(REPAIR_MS));
-    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [] });
+    await closeLineage(graph, saver.saver, { id: run.lineage_id, runId: run.id, partials: [], ended: false });
   } catch (error) {
     deps.logger.warn({ err: error, runId: run.id }, 'lineage not repaired before the run');
   } finally {

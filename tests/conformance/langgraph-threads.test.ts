@@ -1,9 +1,10 @@
-/** Crons, the stream of a whole thread and the time a thread lives, by LangGraph's own client, on two processes. */
+/** Crons, the stream of a whole thread and the time a thread lives, by LangGraph's own client in two versions, on two processes. */
 import { randomUUID } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
-import { Client } from '@langchain/langgraph-sdk';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Client } from '@langchain/langgraph-sdk';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Cluster, call, startCluster } from '#tests/support/cluster.ts';
+import { SDKS, type Sdk } from '#tests/support/sdks.ts';
 import { until } from '#tests/support/until.ts';
 
 const GRAPH = fileURLToPath(new URL('../support/graphs/remote.ts', import.meta.url));
@@ -15,13 +16,18 @@ let other: Client;
 
 beforeAll(async () => {
   cluster = await startCluster({ size: 2, server: { config: { graphs: { remote: `${GRAPH}:graph` } } } });
+});
+afterAll(() => cluster.stop());
+beforeEach(() => speakWith(SDKS[0]));
+
+/** From here on the tests speak with this version. */
+function speakWith(sdk: Sdk): void {
   const [first, second] = cluster.servers.map(
-    ({ url }) => new Client({ apiUrl: url, callerOptions: { maxRetries: 0 } }),
+    ({ url }) => new sdk.Client({ apiUrl: url, callerOptions: { maxRetries: 0 } }),
   );
   if (first === undefined || second === undefined) throw new Error('two servers were asked for');
   [client, other] = [first, second];
-});
-afterAll(() => cluster.stop());
+}
 
 const human = (content: string) => ({ messages: [{ role: 'human', content }] });
 const newThread = async (): Promise<string> => (await client.threads.create()).thread_id;
@@ -29,7 +35,8 @@ const NEVER = '0 0 1 1 *';
 const EVERY_SECOND = '* * * * * *';
 
 describe('crons', () => {
-  test('are created, found, changed and deleted', async () => {
+  test.each(SDKS)('are created, found, changed and deleted ($name)', async (sdk) => {
+    speakWith(sdk);
     const tag = randomUUID();
     const made = await client.crons.create('remote', {
       schedule: NEVER,
@@ -152,43 +159,47 @@ const withoutIds = (parts: Part[]) => parts.map(({ event, data }) => ({ event, d
 const modes = ['values', 'messages-tuple'] as const;
 
 describe('the stream of a thread', () => {
-  test('tells its runs one after the other, the ones that come later too, and goes on after an id', async () => {
-    const threadId = await newThread();
-    const watched = untilTold(
-      (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
-      (parts) => ends(parts).length === 2,
-    );
-    const own: Part[][] = [];
-    for (const text of ['one', 'two']) {
-      const parts: Part[] = [];
-      const stream = client.runs.stream(threadId, 'remote', { input: human(text), streamMode: [...modes] });
-      for await (const part of stream) parts.push(part as Part);
-      own.push(parts);
-    }
-    const told = await watched;
-    const [first, second] = ends(told);
-    const done = (run_id: unknown) => ({
-      event: 'metadata',
-      data: { status: 'run_done', run_id, run_status: 'success' },
-    });
-    expect(withoutIds(told)).toEqual([
-      ...withoutIds(own[0] ?? []),
-      done(first),
-      ...withoutIds(own[1] ?? []),
-      done(second),
-    ]);
-    // Whoever comes again, on whatever process, is told the rest: from the middle of a run, and from its end.
-    const ids = told.flatMap(({ id }, index) => (id === undefined ? [] : [{ id, index }]));
-    expect(ids.length).toBeGreaterThan(10);
-    for (const at of [2, Math.floor(ids.length / 2) - 1, ids.length - 3]) {
-      const { id, index } = ids[at] ?? { id: '', index: 0 };
-      const rest = await untilTold(
-        (signal) => client.threads.joinStream(threadId, { signal, lastEventId: id }),
-        (parts) => ends(parts).at(-1) === second,
+  test.each(SDKS)(
+    'tells its runs one after the other, the ones that come later too, and goes on after an id ($name)',
+    async (sdk) => {
+      speakWith(sdk);
+      const threadId = await newThread();
+      const watched = untilTold(
+        (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
+        (parts) => ends(parts).length === 2,
       );
-      expect(rest).toEqual(told.slice(index + 1));
-    }
-  });
+      const own: Part[][] = [];
+      for (const text of ['one', 'two']) {
+        const parts: Part[] = [];
+        const stream = client.runs.stream(threadId, 'remote', { input: human(text), streamMode: [...modes] });
+        for await (const part of stream) parts.push(part as Part);
+        own.push(parts);
+      }
+      const told = await watched;
+      const [first, second] = ends(told);
+      const done = (run_id: unknown) => ({
+        event: 'metadata',
+        data: { status: 'run_done', run_id, run_status: 'success' },
+      });
+      expect(withoutIds(told)).toEqual([
+        ...withoutIds(own[0] ?? []),
+        done(first),
+        ...withoutIds(own[1] ?? []),
+        done(second),
+      ]);
+      // Whoever comes again, on whatever process, is told the rest: from the middle of a run, and from its end.
+      const ids = told.flatMap(({ id }, index) => (id === undefined ? [] : [{ id, index }]));
+      expect(ids.length).toBeGreaterThan(10);
+      for (const at of [2, Math.floor(ids.length / 2) - 1, ids.length - 3]) {
+        const { id, index } = ids[at] ?? { id: '', index: 0 };
+        const rest = await untilTold(
+          (signal) => client.threads.joinStream(threadId, { signal, lastEventId: id }),
+          (parts) => ends(parts).at(-1) === second,
+        );
+        expect(rest).toEqual(told.slice(index + 1));
+      }
+    },
+  );
 
   test('without an id tells what runs and what comes; runs come in the order they began', async () => {
     const threadId = await newThread();
@@ -215,70 +226,83 @@ describe('the stream of a thread', () => {
     expect(rest).toEqual(told.slice(middle + 1));
   });
 
-  test('in the other modes tells that runs begin and end, and what is written to the state', async () => {
-    const threadId = await newThread();
-    const { run_id } = await client.runs.create(threadId, 'remote', { input: human('fail') });
-    await client.runs.join(threadId, run_id);
-    await client.threads.updateState(threadId, { values: human('patched') });
-    const told = await untilTold(
-      (signal) =>
-        other.threads.joinStream(threadId, { signal, lastEventId: '-1', streamMode: ['lifecycle', 'state_update'] }),
-      (parts) => parts.some(({ event }) => event === 'state_update'),
-    );
-    expect(withoutIds(told)).toMatchObject([
-      { event: 'metadata', data: { run_id, attempt: 1 } },
-      { event: 'metadata', data: { run_id, status: 'run_done', run_status: 'error' } },
-      { event: 'state_update', data: { thread_id: threadId } },
-    ]);
-    const update = told[2]?.data as { state: { values: { messages: { content: string }[] } } } | undefined;
-    expect(update?.state.values.messages.at(-1)?.content).toBe('patched');
-  });
-
-  test('ends with its thread; refuses an id it did not give, and a thread that is not there', async () => {
-    const threadId = await newThread();
-    await client.runs.wait(threadId, 'remote', { input: human('hi') });
-    let deleted: Promise<void> | null = null;
-    const told = await untilTold(
-      (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
-      (parts) => {
-        if (ends(parts).length === 1) deleted ??= client.threads.delete(threadId);
-        return false;
-      },
-    );
-    await deleted;
-    expect(ends(told)).toHaveLength(1);
-    const join = (lastEventId: string) =>
-      untilTold(
-        (signal) => client.threads.joinStream(threadId, { signal, lastEventId }),
-        () => true,
+  test.each(SDKS)(
+    'in the other modes tells that runs begin and end, and what is written to the state ($name)',
+    async (sdk) => {
+      speakWith(sdk);
+      const threadId = await newThread();
+      const { run_id } = await client.runs.create(threadId, 'remote', { input: human('fail') });
+      await client.runs.join(threadId, run_id);
+      await client.threads.updateState(threadId, { values: human('patched') });
+      const told = await untilTold(
+        (signal) =>
+          other.threads.joinStream(threadId, { signal, lastEventId: '-1', streamMode: ['lifecycle', 'state_update'] }),
+        (parts) => parts.some(({ event }) => event === 'state_update'),
       );
-    await expect(join('7')).rejects.toThrow('HTTP 400');
-    await expect(join('-1')).rejects.toThrow('HTTP 404');
-  });
+      expect(withoutIds(told)).toMatchObject([
+        { event: 'metadata', data: { run_id, attempt: 1 } },
+        { event: 'metadata', data: { run_id, status: 'run_done', run_status: 'error' } },
+        { event: 'state_update', data: { thread_id: threadId } },
+      ]);
+      const update = told[2]?.data as { state: { values: { messages: { content: string }[] } } } | undefined;
+      expect(update?.state.values.messages.at(-1)?.content).toBe('patched');
+    },
+  );
+
+  test.each(SDKS)(
+    'ends with its thread; refuses an id it did not give, and a thread that is not there ($name)',
+    async (sdk) => {
+      speakWith(sdk);
+      const threadId = await newThread();
+      await client.runs.wait(threadId, 'remote', { input: human('hi') });
+      let deleted: Promise<void> | null = null;
+      const told = await untilTold(
+        (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
+        (parts) => {
+          if (ends(parts).length === 1) deleted ??= client.threads.delete(threadId);
+          return false;
+        },
+      );
+      await deleted;
+      expect(ends(told)).toHaveLength(1);
+      const join = (lastEventId: string) =>
+        untilTold(
+          (signal) => client.threads.joinStream(threadId, { signal, lastEventId }),
+          () => true,
+        );
+      await expect(join('7')).rejects.toThrow('HTTP 400');
+      await expect(join('-1')).rejects.toThrow('HTTP 404');
+    },
+  );
 });
 
 describe('the time a thread lives', () => {
-  test('is said when it is made, changed and removed, and told to those who ask for it', async () => {
-    const ttlOf = async (id: string) => {
-      const thread = (await other.threads.get(id, { include: ['ttl'] })) as { ttl?: unknown; updated_at: string };
-      return thread.ttl;
-    };
-    const { thread_id: id } = await client.threads.create({ ttl: 60 });
-    expect(await ttlOf(id)).toMatchObject({ strategy: 'delete', ttl_minutes: 60 });
-    expect(await client.threads.get(id)).not.toHaveProperty('ttl');
-    await client.threads.update(id, { ttl: { ttl: 0.5, strategy: 'delete' }, returnMinimal: true });
-    const { expires_at } = (await ttlOf(id)) as { expires_at: string };
-    expect(Math.abs(Date.parse(expires_at) - Date.now() - 30_000)).toBeLessThan(20_000);
-    const copy = await client.threads.copy(id);
-    expect(await ttlOf(copy.thread_id)).toMatchObject({ ttl_minutes: 0.5 });
-    await client.threads.update(id, { metadata: { a: 1 } });
-    expect(await ttlOf(id)).toMatchObject({ ttl_minutes: 0.5 });
-    expect(await ttlOf(await newThread())).toBeNull();
-    await expect(client.threads.create({ ttl: -1 })).rejects.toThrow('HTTP 400');
-  });
+  test.each(SDKS)(
+    'is said when it is made, changed and removed, and told to those who ask for it ($name)',
+    async (sdk) => {
+      speakWith(sdk);
+      const ttlOf = async (id: string) => {
+        const thread = (await other.threads.get(id, { include: ['ttl'] })) as { ttl?: unknown; updated_at: string };
+        return thread.ttl;
+      };
+      const { thread_id: id } = await client.threads.create({ ttl: 60 });
+      expect(await ttlOf(id)).toMatchObject({ strategy: 'delete', ttl_minutes: 60 });
+      expect(await client.threads.get(id)).not.toHaveProperty('ttl');
+      await client.threads.update(id, { ttl: { ttl: 0.5, strategy: 'delete' }, returnMinimal: true });
+      const { expires_at } = (await ttlOf(id)) as { expires_at: string };
+      expect(Math.abs(Date.parse(expires_at) - Date.now() - 30_000)).toBeLessThan(20_000);
+      const copy = await client.threads.copy(id);
+      expect(await ttlOf(copy.thread_id)).toMatchObject({ ttl_minutes: 0.5 });
+      await client.threads.update(id, { metadata: { a: 1 } });
+      expect(await ttlOf(id)).toMatchObject({ ttl_minutes: 0.5 });
+      expect(await ttlOf(await newThread())).toBeNull();
+      await expect(client.threads.create({ ttl: -1 })).rejects.toThrow('HTTP 400');
+    },
+  );
 });
 
-test('a search extracts values from the threads it finds', async () => {
+test.each(SDKS)('a search extracts values from the threads it finds ($name)', async (sdk) => {
+  speakWith(sdk);
   const { thread_id: id } = await client.threads.create({ metadata: { extract: true } });
   await client.runs.wait(id, 'remote', { input: human('hi') });
   const [found] = await other.threads.search({

@@ -11,11 +11,15 @@ export function addStateRoutes(app: LangGraphApp, deps: LangGraphDeps): void {
   addHistory(app, deps);
 }
 
-function addRead(app: LangGraphApp, { states }: LangGraphDeps): void {
+function addRead(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { states } = deps;
+
   app.get('/threads/:thread_id/state', async (request) => {
+    const { owner } = request.principal;
     const threadId = threadParam(request);
     const { subgraphs, select } = parsed(stateQuery, request.query);
-    const state = await answering(() => states.read(request.principal.owner, threadId, { subgraphs }), { threadId });
+    const read = () => states.read(owner, threadId, { subgraphs });
+    const state = await answering(() => settled(deps, owner, threadId, read), { threadId });
     return selected(stateOf(state), select);
   });
 
@@ -60,26 +64,62 @@ function addWrite(app: LangGraphApp, { states }: LangGraphDeps): void {
   });
 }
 
-function addHistory(app: LangGraphApp, { states }: LangGraphDeps): void {
+function addHistory(app: LangGraphApp, deps: LangGraphDeps): void {
+  const { states } = deps;
+
   app.get('/threads/:thread_id/history', async (request) => {
+    const { owner } = request.principal;
     const threadId = threadParam(request);
     const { limit, before, select } = parsed(historyQuery, request.query);
-    const read = () => states.history(request.principal.owner, threadId, { limit, before });
-    return (await answering(read, { threadId })).map((state) => selected(stateOf(state), select));
+    const read = () => states.history(owner, threadId, { limit, before });
+    const history = await answering(() => settled(deps, owner, threadId, read), { threadId });
+    return history.map((state) => selected(stateOf(state), select));
   });
 
   app.post('/threads/:thread_id/history', async (request) => {
+    const { owner } = request.principal;
     const threadId = threadParam(request);
     const { limit, before, metadata, checkpoint, select } = parsed(historyBody, request.body);
     const read = () =>
-      states.history(request.principal.owner, threadId, {
+      states.history(owner, threadId, {
         limit,
         before: beforeId(before),
         metadata: metadata ?? undefined,
         checkpoint: checkpoint ?? undefined,
       });
-    return (await answering(read, { threadId })).map((state) => selected(stateOf(state), select));
+    const history = await answering(() => settled(deps, owner, threadId, read), { threadId });
+    return history.map((state) => selected(stateOf(state), select));
   });
+}
+
+/** How long a read waits for a run that has been asked to stop: one whose worker has died takes as long as its takeover. */
+const STOPPING_MS = 5_000;
+
+/**
+ * What `read` gives once no run of the thread is being stopped. Clients that stop a run read the state in the same moment; in
+ * between they would see a step that will never be done, and not what the run has said.
+ */
+async function settled<T>(
+  { runs, closing }: LangGraphDeps,
+  owner: string,
+  threadId: string,
+  read: () => Promise<T>,
+): Promise<T> {
+  const [running] = await runs.list(owner, threadId, { statuses: ['running'], limit: 1, offset: 0 });
+  if (running === undefined) return read();
+  try {
+    if (running.cancel_requested_at === null) {
+      const state = await read();
+      // It may have been stopped meanwhile.
+      if ((await runs.get(owner, running.id)).cancel_requested_at === null) return state;
+    }
+    await runs.wait(owner, running.id, AbortSignal.any([closing, AbortSignal.timeout(STOPPING_MS)]));
+  } catch (error) {
+    const rolledBack = error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND';
+    const stillStopping = error instanceof DOMException && error.name === 'TimeoutError';
+    if (!rolledBack && !stillStopping) throw error;
+  }
+  return read();
 }
 
 /** An id, a checkpoint, or a config that points to one. */
