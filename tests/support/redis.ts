@@ -1,10 +1,10 @@
 /** Redis servers for tests: one for the run (services.ts), and private ones for tests that kill, stop or flush them. */
-import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
+import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { freePort } from '#src/postgres/free-port.ts';
+import { onPath } from './apt.ts';
 import { type Leashed, leash } from './leash.ts';
 
 export interface TestRedis {
@@ -21,10 +21,7 @@ export interface TestRedis {
 }
 
 /** The `redis-server` on the PATH, or null. */
-export function redisProgram(): string | null {
-  const folders = (process.env.PATH ?? '').split(delimiter).filter((folder) => folder !== '');
-  return folders.map((folder) => join(folder, 'redis-server')).find((file) => existsSync(file)) ?? null;
-}
+export const redisProgram = (): string | null => onPath('redis-server');
 
 /**
  * A private server without persistence. Gone with the test process, however that ends.

@@ -8,6 +8,7 @@ import { existsSync } from 'node:fs';
 import { request } from 'node:http';
 import { promisify } from 'node:util';
 import type { TestProject } from 'vitest/node';
+import { installPackage } from './apt.ts';
 import { fillCompileCache } from './compile-cache.ts';
 import { createTemplate } from './database.ts';
 import { query, startPostgres } from './postgres.ts';
@@ -126,26 +127,13 @@ async function startEventStore(docker: Containers | null): Promise<Service> {
   return { url: server.url, from: 'on the PATH', stop: () => server.stop() };
 }
 
-/** apt on Debian as root. @throws one sentence when that is not possible */
+/** @throws one sentence when that is not possible */
 async function installRedis(): Promise<void> {
   const sentence =
     'The tests need Redis: install redis-server (it must be on the PATH), start a Docker engine, or set TEST_REDIS_URL.';
-  if (process.getuid?.() !== 0 || !existsSync('/usr/bin/apt-get')) throw new Error(sentence);
-  say('installing redis-server with apt');
-  const run = promisify(execFile);
-  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  const wait = ['-o', 'DPkg::Lock::Timeout=120'];
-  try {
-    await run('apt-get', [...wait, 'update'], { env, timeout: 180_000 });
-    await run('apt-get', [...wait, 'install', '-y', '--no-install-recommends', 'redis-server'], {
-      env,
-      timeout: 180_000,
-    });
-  } catch (cause) {
-    throw new Error(sentence, { cause });
-  }
+  await installPackage('redis-server', sentence);
   // The package may have started the system's own server. We came to bring the program only.
-  await run('service', ['redis-server', 'stop']).catch(() => undefined);
+  await promisify(execFile)('service', ['redis-server', 'stop']).catch(() => undefined);
   if (redisProgram() === null) throw new Error(sentence);
 }
 

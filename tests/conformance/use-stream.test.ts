@@ -1,0 +1,309 @@
+/**
+ * `useStream` of LangGraph's clients in a real browser: a page of another origin, two server processes behind one address,
+ * and a model that goes on when the test says so.
+ */
+import { Client } from '@langchain/langgraph-sdk';
+import type { BrowserContext } from 'playwright-core';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { startBrowser, type TestBrowser } from '#tests/support/browser.ts';
+import { type ChatTab, openChat, type TabOptions } from '#tests/support/chat-tab.ts';
+import { type Cluster, startCluster } from '#tests/support/cluster.ts';
+import { callTools, lastText, type Reply, type Script, type Step, say } from '#tests/support/fake-model-script.ts';
+import { type PageServer, startPageServer } from '#tests/support/page-server.ts';
+import { SDKS } from '#tests/support/sdks.ts';
+import { startTcpProxy, type TcpProxy } from '#tests/support/tcp-proxy.ts';
+import { until } from '#tests/support/until.ts';
+
+let pages: PageServer;
+let browser: TestBrowser;
+let cluster: Cluster;
+/** What the pages take for the server: it gives each connection to the next process that lives. */
+let front: TcpProxy;
+let api: string;
+let client: Client;
+
+beforeAll(async () => {
+  [pages, browser] = await Promise.all([startPageServer(SDKS.map(({ name }) => name)), startBrowser()]);
+  const config = { server: { cors: { origins: [pages.origin] } } };
+  cluster = await startCluster({ size: 2, model: { strict: true }, server: { config } });
+  let connections = 0;
+  front = await startTcpProxy({
+    get port() {
+      connections += 1;
+      const server = cluster.servers[connections % cluster.servers.length];
+      return Number(new URL(server?.url ?? '').port);
+    },
+  });
+  api = `http://127.0.0.1:${front.port}`;
+  client = new Client({ apiUrl: api, callerOptions: { maxRetries: 0 } });
+}, 400_000);
+afterAll(async () => {
+  await browser?.stop();
+  await front?.close();
+  await cluster?.stop();
+  await pages?.stop();
+});
+
+let context: BrowserContext;
+let tabs: ChatTab[] = [];
+beforeEach(async () => {
+  tabs = [];
+  context = await browser.browser.newContext();
+});
+afterEach(async () => {
+  await context.close();
+  expect(tabs.flatMap(({ failures }) => failures)).toEqual([]);
+});
+
+let gates = 0;
+/** An answer in pieces; each but the first is said when the test calls `next`. */
+function answer(...pieces: string[]): { reply: Reply; next(): void; text: string } {
+  const first = gates;
+  gates += pieces.length;
+  const steps = pieces.flatMap((text, index): Step[] =>
+    index === 0
+      ? [{ do: 'text', text }]
+      : [
+          { do: 'gate', gate: `g${first + index}` },
+          { do: 'text', text },
+        ],
+  );
+  let said = 0;
+  return {
+    reply: { steps: [...steps, { do: 'finish', reason: 'stop' }] },
+    next: () => cluster.model.release(`g${first + ++said}`),
+    text: pieces.join(''),
+  };
+}
+/** The model answers each message with what belongs to it. */
+const replies =
+  (byText: { [text: string]: Reply }): Script =>
+  (request) =>
+    byText[lastText(request)] ?? say(`answer to ${lastText(request)}`);
+
+describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
+  async function open(options: Pick<TabOptions, 'thread' | 'storage'> = {}): Promise<ChatTab> {
+    const tab = await openChat(context, { page: pages.addressOf(sdk), api, ...options });
+    tabs.push(tab);
+    return tab;
+  }
+
+  test('a first message makes a thread, and its answer is shown as it is said', async () => {
+    const { reply, next, text } = answer('one', ' two', ' three');
+    cluster.model.setScript(reply);
+    const tab = await open();
+    await tab.say('hello');
+    await tab.shows({ messages: ['human: hello', 'ai: one'], state: 'busy' });
+    next();
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    next();
+    await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '', question: null });
+    const renders = await tab.renders();
+    expect(renders.filter((render) => !render.includes('ai: '))).toEqual([
+      [],
+      ['human: hello'],
+      ['human: hello', 'ai: one'],
+      ['human: hello', 'ai: one two'],
+      ['human: hello', 'ai: one two three'],
+    ]);
+    expect((await client.threads.get(tab.threadId())).status).toBe('idle');
+  });
+
+  test('a page that is loaded again in mid-answer shows all of it, once', async () => {
+    const { reply, next, text } = answer('one', ' two', ' three', ' four');
+    cluster.model.setScript(reply);
+    const tab = await open();
+    await tab.say('hello');
+    next();
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    const calls = cluster.model.calls.length;
+    await tab.page.reload();
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    next();
+    await tab.shows({ messages: ['human: hello', 'ai: one two three'], state: 'busy' });
+    next();
+    await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '' });
+    for (const [question, said, ...more] of await tab.renders()) {
+      expect(['human: hello', undefined]).toContain(question);
+      expect(`ai: ${text}`.startsWith(said ?? '')).toBe(true);
+      expect(more).toEqual([]);
+    }
+    expect(cluster.model.calls).toHaveLength(calls);
+  });
+
+  test('stop ends the run; what was said stays, and the thread goes on at once', async () => {
+    const { reply, next } = answer('one', ' two', ' three');
+    cluster.model.setScript(replies({ hello: reply, next: say('fine') }));
+    const tab = await open();
+    await tab.say('hello');
+    next();
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    await stop(tab);
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'idle', error: '', question: null });
+    expect(await client.threads.getState(tab.threadId())).toMatchObject({ next: [], tasks: [] });
+    await tab.say('next');
+    const all = ['human: hello', 'ai: one two', 'human: next', 'ai: fine'];
+    await tab.shows({ messages: all, state: 'idle', error: '' });
+    const runs = await client.runs.list(tab.threadId());
+    expect(runs.map(({ status }) => status)).toEqual(['success', 'interrupted']);
+    await tab.page.reload();
+    await tab.shows({ messages: all, state: 'idle', error: '' });
+  });
+
+  test('messages sent while an answer comes are answered after it, in their order', async () => {
+    const { reply, next, text } = answer('one', ' two');
+    cluster.model.setScript(replies({ first: reply }));
+    const tab = await open();
+    await tab.say('first');
+    await tab.shows({ messages: ['human: first', 'ai: one'], state: 'busy' });
+    await tab.say('second');
+    await tab.say('third');
+    next();
+    await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
+    await tab.page.reload();
+    await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
+  });
+
+  test('runs queued on the server are shown one after the other', async () => {
+    const { reply, next, text } = answer('one', ' two');
+    cluster.model.setScript(replies({ first: reply }));
+    const tab = await open();
+    await tab.say('first');
+    await tab.shows({ messages: ['human: first', 'ai: one'], state: 'busy' });
+    for (const [index, queued] of ['second', 'third'].entries()) {
+      await tab.say(queued, 'queue');
+      await until(async () => (await client.runs.list(tab.threadId())).length === index + 2, { message: 'the run' });
+    }
+    expect((await client.runs.list(tab.threadId())).map(({ status }) => status)).toEqual([
+      'pending',
+      'pending',
+      'running',
+    ]);
+    next();
+    await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
+  });
+
+  test.each([
+    ['approve', 'Recorded for ada@example.com'],
+    ['reject', 'Not sent'],
+  ] as const)('a question is asked, also after a reload; %s is its answer', async (decision, result) => {
+    const mail = { to: 'ada@example.com', subject: 'Hi', body: 'Hello' };
+    cluster.model.setScript((request) =>
+      request.messages.at(-1)?.role === 'tool'
+        ? say(`done: ${lastText(request)}`)
+        : callTools([{ id: 'call-1', name: 'send_email', args: mail }]),
+    );
+    const tab = await open();
+    await tab.say('write to ada');
+    const question = 'Send this e-mail to ada@example.com?';
+    await tab.shows({ messages: ['human: write to ada', 'ai: '], question, state: 'idle', error: '' });
+    await tab.page.reload();
+    await tab.shows({ messages: ['human: write to ada', 'ai: '], question, state: 'idle', error: '' });
+    await tab.press(decision);
+    await tab.shows({ question: null, state: 'idle', error: '' });
+    const { messages } = await tab.page.evaluate(() => globalThis.shown());
+    expect(messages.slice(0, 2)).toEqual(['human: write to ada', 'ai: ']);
+    expect(messages[2]).toContain(`tool: ${result}`);
+    expect(messages[3]).toContain(`ai: done: ${result}`);
+    expect(messages).toHaveLength(4);
+  });
+
+  test('a message is written again; the former branch is still there, and can be gone on with', async () => {
+    let answers = 0;
+    cluster.model.setScript((request) => say(`${lastText(request)} ${++answers}`));
+    const tab = await open();
+    await tab.say('first');
+    await tab.shows({ messages: ['human: first', 'ai: first 1'], state: 'idle' });
+    await tab.say('second');
+    const former = ['human: first', 'ai: first 1', 'human: second', 'ai: second 2'];
+    await tab.shows({ messages: former, branches: ['', '', '', ''], state: 'idle' });
+
+    await tab.pressAt(0, 'edit', 'other');
+    const later = ['human: other', 'ai: other 3'];
+    await tab.shows({ messages: later, branches: ['2/2', ''], state: 'idle', error: '' });
+    await tab.pressAt(0, 'former');
+    await tab.shows({ messages: former, branches: ['1/2', '', '', ''] });
+    await tab.pressAt(0, 'later');
+    await tab.shows({ messages: later, branches: ['2/2', ''] });
+
+    await tab.pressAt(1, 'again');
+    await tab.shows({ messages: ['human: other', 'ai: other 4'], branches: ['2/2', '2/2'], state: 'idle', error: '' });
+    await tab.pressAt(1, 'former');
+    await tab.shows({ messages: later, branches: ['2/2', '1/2'] });
+
+    await tab.pressAt(0, 'former');
+    await tab.shows({ messages: former });
+    await tab.say('third');
+    const gone = [...former, 'human: third', 'ai: third 5'];
+    await tab.shows({ messages: gone, state: 'busy' });
+    // When the run is over, the client turns to the branch that was begun last.
+    await tab.shows({ messages: ['human: other', 'ai: other 4'], branches: ['2/2', '2/2'], state: 'idle', error: '' });
+    await tab.page.reload();
+    await tab.shows({ messages: ['human: other', 'ai: other 4'], branches: ['2/2', '2/2'], state: 'idle', error: '' });
+    await tab.pressAt(0, 'former');
+    await tab.shows({ messages: gone, branches: ['1/2', '', '', '', '', ''], state: 'idle', error: '' });
+  });
+
+  test('two tabs show the same run; one stops it, and the other sees its end', async () => {
+    const { reply, next } = answer('one', ' two', ' three', ' four');
+    cluster.model.setScript(reply);
+    const first = await open({ storage: 'local' });
+    await first.say('hello');
+    next();
+    await first.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    const second = await open({ storage: 'local', thread: first.threadId() });
+    await second.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    next();
+    for (const tab of [first, second])
+      await tab.shows({ messages: ['human: hello', 'ai: one two three'], state: 'busy' });
+    await stop(first);
+    for (const tab of [second, first])
+      await tab.shows({ messages: ['human: hello', 'ai: one two three'], state: 'idle', error: '', question: null });
+    cluster.model.setScript(say('fine'));
+    await second.say('next');
+    await second.shows({ messages: ['human: hello', 'ai: one two three', 'human: next', 'ai: fine'], state: 'idle' });
+  });
+
+  test('a server that is killed in mid-answer: the page goes on by itself, and shows the answer once', async () => {
+    const [victim, survivor] = cluster.servers;
+    if (victim === undefined || survivor === undefined) throw new Error('two servers were asked for');
+    const { reply, next, text } = answer('one', ' two', ' three');
+    const again = answer('one', ' two', ' three');
+    cluster.model.setScript((_request, index) => (index === call ? reply : again.reply));
+    const call = cluster.model.calls.length;
+    // Held still until the victim dies, so that it is the victim that executes the run.
+    const tab = await open();
+    survivor.kill('SIGSTOP');
+    cluster.servers.splice(1);
+    await tab.say('hello');
+    next();
+    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    cluster.servers.splice(0, 1, survivor);
+    survivor.kill('SIGCONT');
+    victim.kill('SIGKILL');
+    await tab.shows({ messages: ['human: hello', 'ai: one'], state: 'busy' });
+    again.next();
+    again.next();
+    await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '' });
+    await cluster.add();
+  });
+});
+
+/** Presses stop, and lets the page read the thread only when the server has been told: what it reads then is the run's end. */
+async function stop(tab: ChatTab): Promise<void> {
+  const told = tab.page.waitForResponse((response) => response.url().includes('/cancel'));
+  await tab.page.route(/\/history$/, async (route) => {
+    await told;
+    await route.continue();
+  });
+  await tab.press('stop');
+  expect((await told).status()).toBe(202);
+}
+
+/** What is shown of a conversation; a message without an answer of its own is answered by default. */
+function conversation(...turns: (string | [string, string])[]): string[] {
+  return turns.flatMap((turn) => {
+    const [said, answered] = typeof turn === 'string' ? [turn, `answer to ${turn}`] : turn;
+    return [`human: ${said}`, `ai: ${answered}`];
+  });
+}
