@@ -97,6 +97,8 @@ export interface FoldedStreamRequest {
   run: Run;
   /** Called with every item in order; gives the frames to be sent, possibly none. */
   fold: (item: Followed) => readonly SseFrame[];
+  /** @see SseSource.cutAtShutdown */
+  cutAtShutdown: boolean;
   /** Called when the client left before the run had ended. */
   onLeft: () => Promise<void>;
 }
@@ -111,12 +113,13 @@ export function createFoldedStream(deps: {
   logger: FastifyBaseLogger;
 }): (request: FoldedStreamRequest) => Promise<Readable> {
   const { runs, sse, logger } = deps;
-  return async ({ reply, client, run, fold, onLeft }) => {
+  return async ({ reply, client, run, fold, cutAtShutdown, onLeft }) => {
     await runs.openStream(run);
     return sse.stream(reply, {
       client,
       items: (signal) => runs.follow(run, BEFORE_START, signal),
       encode: (item) => encodeFrames(fold(item)),
+      cutAtShutdown,
       onEnd: (end) => {
         if (end !== 'client_left') return;
         onLeft().catch((error: unknown) => {

@@ -19,6 +19,11 @@ export interface SseSource<T> {
   items(signal: AbortSignal): AsyncIterable<T>;
   /** The bytes of one item, by `encodeFrames`; empty when it has none. May return shared, cached bytes. */
   encode(item: T): Buffer;
+  /**
+   * At shutdown the connection is cut, not ended: clients that take the end of a stream for the end of what it tells come back
+   * only after a fault. What they have not got is told again, after the last id they have.
+   */
+  cutAtShutdown?: boolean;
   /** Called once, when the response is over. Must not throw. */
   onEnd?(end: StreamEnd): void;
 }
@@ -32,7 +37,7 @@ export interface Sse {
   stream<T>(reply: FastifyReply, source: SseSource<T>): Readable;
   /** Streams open now. */
   readonly open: number;
-  /** Ends every stream, telling clients to come back in a second, and waits for their end (4 s). Later ones end at once. */
+  /** Ends or cuts every stream, telling clients to come back in a second, and waits for their end (4 s). Later ones end at once. */
   close(): Promise<void>;
 }
 
@@ -139,7 +144,9 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
     body,
     async stop() {
       endedByUs = true;
-      body.finish();
+      // Without its headers the client would not know where to come back, and ask again for what it has asked for.
+      if (source.cutAtShutdown === true && raw.headersSent) endByForce('stream cut at shutdown');
+      else body.finish();
       stopped ??= Promise.withResolvers();
       const { promise, resolve } = stopped;
       const timers = [

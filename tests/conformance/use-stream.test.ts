@@ -11,14 +11,16 @@ import { type Cluster, startCluster } from '#tests/support/cluster.ts';
 import { callTools, lastText, type Reply, type Script, type Step, say } from '#tests/support/fake-model-script.ts';
 import { type PageServer, startPageServer } from '#tests/support/page-server.ts';
 import { SDKS } from '#tests/support/sdks.ts';
+import type { TestServer } from '#tests/support/server.ts';
 import { startTcpProxy, type TcpProxy } from '#tests/support/tcp-proxy.ts';
 import { until } from '#tests/support/until.ts';
 
 let pages: PageServer;
 let browser: TestBrowser;
 let cluster: Cluster;
-/** What the pages take for the server: it gives each connection to the next process that lives. */
+/** What the pages take for the server: it gives each connection to the next of the processes behind it. */
 let front: TcpProxy;
+let behind: TestServer[];
 let api: string;
 let client: Client;
 
@@ -26,12 +28,12 @@ beforeAll(async () => {
   [pages, browser] = await Promise.all([startPageServer(SDKS.map(({ name }) => name)), startBrowser()]);
   const config = { server: { cors: { origins: [pages.origin] } } };
   cluster = await startCluster({ size: 2, model: { strict: true }, server: { config } });
+  behind = [...cluster.servers];
   let connections = 0;
   front = await startTcpProxy({
     get port() {
       connections += 1;
-      const server = cluster.servers[connections % cluster.servers.length];
-      return Number(new URL(server?.url ?? '').port);
+      return Number(new URL(behind[connections % behind.length]?.url ?? '').port);
     },
   });
   api = `http://127.0.0.1:${front.port}`;
@@ -54,6 +56,9 @@ afterEach(async () => {
   await context.close();
   expect(tabs.flatMap(({ failures }) => failures)).toEqual([]);
 });
+
+/** The input, the message taken in, the end of what was to be done, and what was said. */
+const STATES_OF_A_STOPPED_TURN = 4;
 
 let gates = 0;
 /** An answer in pieces; each but the first is said when the test calls `next`. */
@@ -138,7 +143,7 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     await tab.say('hello');
     next();
     await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
-    await stop(tab);
+    await stop(tab, sdk);
     await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'idle', error: '', question: null });
     expect(await client.threads.getState(tab.threadId())).toMatchObject({ next: [], tasks: [] });
     await tab.say('next');
@@ -247,16 +252,11 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
   test('two tabs show the same run; one stops it, and the other sees its end', async () => {
     const { reply, next } = answer('one', ' two', ' three', ' four');
     cluster.model.setScript(reply);
-    const first = await open({ storage: 'local' });
-    await first.say('hello');
-    next();
-    await first.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
-    const second = await open({ storage: 'local', thread: first.threadId() });
-    await second.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
+    const [first, second] = await twoTabs('hello', next);
     next();
     for (const tab of [first, second])
       await tab.shows({ messages: ['human: hello', 'ai: one two three'], state: 'busy' });
-    await stop(first);
+    await stop(first, sdk);
     for (const tab of [second, first])
       await tab.shows({ messages: ['human: hello', 'ai: one two three'], state: 'idle', error: '', question: null });
     cluster.model.setScript(say('fine'));
@@ -264,33 +264,70 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     await second.shows({ messages: ['human: hello', 'ai: one two three', 'human: next', 'ai: fine'], state: 'idle' });
   });
 
-  test('a server that is killed in mid-answer: the page goes on by itself, and shows the answer once', async () => {
-    const [victim, survivor] = cluster.servers;
-    if (victim === undefined || survivor === undefined) throw new Error('two servers were asked for');
+  test('a server that leaves in mid-answer: pages go on by themselves, with what they have', async () => {
+    const { survivor, victim } = await twoServers();
+    const { reply, next, text } = answer('one', ' two', ' three');
+    cluster.model.setScript(reply);
+    behind = [victim];
+    const both = await twoTabs('hello', next);
+    const calls = cluster.model.calls.length;
+    behind = [survivor];
+    victim.kill('SIGTERM');
+    // A new connection is one that came back: the first have ended.
+    await Promise.all(both.map(({ page }) => page.waitForRequest(/\/stream$|\/stream\?/)));
+    next();
+    for (const tab of both) await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '' });
+    expect(cluster.model.calls).toHaveLength(calls);
+    expect(await victim.exit).toBe(0);
+  });
+
+  test('a server that is killed in mid-answer: pages go on by themselves, and show the answer once', async () => {
+    const { survivor, victim } = await twoServers();
     const { reply, next, text } = answer('one', ' two', ' three');
     const again = answer('one', ' two', ' three');
-    cluster.model.setScript((_request, index) => (index === call ? reply : again.reply));
     const call = cluster.model.calls.length;
+    cluster.model.setScript((_request, index) => (index === call ? reply : again.reply));
     // Held still until the victim dies, so that it is the victim that executes the run.
-    const tab = await open();
     survivor.kill('SIGSTOP');
-    cluster.servers.splice(1);
-    await tab.say('hello');
-    next();
-    await tab.shows({ messages: ['human: hello', 'ai: one two'], state: 'busy' });
-    cluster.servers.splice(0, 1, survivor);
+    behind = [victim];
+    const both = await twoTabs('hello', next);
+    behind = [survivor];
     survivor.kill('SIGCONT');
     victim.kill('SIGKILL');
-    await tab.shows({ messages: ['human: hello', 'ai: one'], state: 'busy' });
+    for (const tab of both) await tab.shows({ messages: ['human: hello', 'ai: one'], state: 'busy' });
     again.next();
     again.next();
-    await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '' });
-    await cluster.add();
+    for (const tab of both) await tab.shows({ messages: ['human: hello', `ai: ${text}`], state: 'idle', error: '' });
   });
+
+  /** One tab that has asked and one that has joined; both show `one two` of the answer. */
+  async function twoTabs(text: string, next: () => void): Promise<[ChatTab, ChatTab]> {
+    const first = await open({ storage: 'local' });
+    await first.say(text);
+    next();
+    await first.shows({ messages: [`human: ${text}`, 'ai: one two'], state: 'busy' });
+    const second = await open({ storage: 'local', thread: first.threadId() });
+    await second.shows({ messages: [`human: ${text}`, 'ai: one two'], state: 'busy' });
+    return [first, second];
+  }
 });
 
-/** Presses stop, and lets the page read the thread only when the server has been told: what it reads then is the run's end. */
-async function stop(tab: ChatTab): Promise<void> {
+/** One that has been there for a while, so that it judges who is dead, and one that may go; both are behind the front. */
+async function twoServers(): Promise<{ survivor: TestServer; victim: TestServer }> {
+  const [survivor] = cluster.servers;
+  const [, second] = behind;
+  const victim = second ?? (await cluster.add());
+  if (survivor === undefined) throw new Error('two servers were asked for');
+  behind = [survivor, victim];
+  return { survivor, victim };
+}
+
+/**
+ * Presses stop. The newer client then reads the thread, and shows what it reads: it is let do so when the server has been told
+ * to stop, and then reads the end of the run.
+ */
+async function stop(tab: ChatTab, sdk: string): Promise<void> {
+  const reads = sdk === SDKS[0].name;
   const told = tab.page.waitForResponse((response) => response.url().includes('/cancel'));
   await tab.page.route(/\/history$/, async (route) => {
     await told;
@@ -298,6 +335,7 @@ async function stop(tab: ChatTab): Promise<void> {
   });
   await tab.press('stop');
   expect((await told).status()).toBe(202);
+  await tab.shows({ state: 'idle', states: reads ? STATES_OF_A_STOPPED_TURN : 0 });
 }
 
 /** What is shown of a conversation; a message without an answer of its own is answered by default. */

@@ -19,7 +19,7 @@ function encode({ n, text }: Item): Buffer {
 }
 
 /** A server with one stream at /stream, fed by hand. `hold` keeps the handler waiting before the stream begins. */
-async function startStream(options: Partial<HttpOptions> = {}, hold?: Promise<void>) {
+async function startStream(options: Partial<HttpOptions> = {}, hold?: Promise<void>, cutAtShutdown = false) {
   const feed = createFeed<Item>();
   const ends: StreamEnd[] = [];
   const entered = { count: 0 };
@@ -28,7 +28,7 @@ async function startStream(options: Partial<HttpOptions> = {}, hold?: Promise<vo
       const client = watchClient(reply);
       entered.count += 1;
       await hold;
-      return sse.stream(reply, { client, items: feed.items, encode, onEnd: (end) => ends.push(end) });
+      return sse.stream(reply, { client, items: feed.items, encode, cutAtShutdown, onEnd: (end) => ends.push(end) });
     });
   });
   return { ...rig, feed, ends, entered };
@@ -262,6 +262,16 @@ describe('shutdown', () => {
     }
   });
 
+  test('cuts the streams of clients that would take an end for the end of everything', async () => {
+    const { url, app, feed, ends, sse } = await startStream({}, undefined, true);
+    const stream = await openSse(`${url}/stream`);
+    feed.push({ n: 1 });
+    await stream.waitFor((frame) => frame.id === '1');
+    await app.close();
+    expect((await stream.closed).how).toBe('broken');
+    expect([sse.open, feed.ended, ends]).toEqual([0, 1, ['server_closed']]);
+  });
+
   test('cuts off a reader that takes nothing', async () => {
     const { port, app, feed, ends } = await startStream();
     const socket = await rawSocket(port, getRequest('/stream'));
@@ -295,9 +305,9 @@ describe('shutdown', () => {
     never.resolve();
   });
 
-  test('ends a stream that begins while the server closes', async () => {
+  test('ends a stream that begins while the server closes, also one that would be cut: its headers must arrive', async () => {
     const gate = Promise.withResolvers<void>();
-    const { url, app, ends, entered, closing } = await startStream({}, gate.promise);
+    const { url, app, ends, entered, closing } = await startStream({}, gate.promise, true);
     const opening = openSse(`${url}/stream`);
     await until(() => entered.count === 1, { message: 'the handler' });
     const closed = app.close();

@@ -6,7 +6,7 @@ import { type Client, watchClient } from '#src/http/client.ts';
 import { encodeFrames } from '#src/http/sse-frame.ts';
 import { LIVE_STATUSES, type Run } from '#src/runs/run.ts';
 import { allowThread } from './access.ts';
-import { runPath } from './links.ts';
+import { runPath, streamPath } from './links.ts';
 import { answering, type LangGraphApp, type LangGraphDeps, parsed, runParam, threadParam } from './route.ts';
 import { lastIdOf, type OpenStream } from './streams.ts';
 import { runOf, STATUSES, selected } from './views.ts';
@@ -65,6 +65,8 @@ function addJoin(app: LangGraphApp, deps: LangGraphDeps, { openStream, wait }: P
     const run = await allowedRun(request, stateless, stops).catch((error: unknown) => unseen(request, error));
     if (run === null) return notThere(reply, client);
     if (stateless) reply.header('content-location', runPath(run, true));
+    // Clients come back by themselves only where a response has said where to.
+    reply.header('location', streamPath(run, stateless));
     const only = asked === undefined ? null : new Set(Array.isArray(asked) ? asked : [asked]);
     return openStream({ reply, client, run, after, startedTheRun: false, cancelOnLeave: stops, only });
   };

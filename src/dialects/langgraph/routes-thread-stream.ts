@@ -41,6 +41,7 @@ export function addThreadStreamRoute(app: LangGraphApp, deps: LangGraphDeps): vo
       client,
       items: (signal) => framesOf(deps, { owner, threadId, from, modes }, signal),
       encode: encodeFrames,
+      cutAtShutdown: true,
     });
   });
 }

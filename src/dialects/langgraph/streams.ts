@@ -40,7 +40,7 @@ export function createStreams(deps: LangGraphDeps): OpenStream {
     };
     const frames = (item: Seen): Frame[] => fold(item).filter((frame) => isWanted(frame, request));
     try {
-      return await openFolded({ reply, client, run, fold: frames, onLeft: leave });
+      return await openFolded({ reply, client, run, fold: frames, cutAtShutdown: true, onLeft: leave });
     } catch (error) {
       if (!(error instanceof RunledgerError) || error.code !== 'STREAM_EXPIRED') throw error;
     }
