@@ -1,5 +1,5 @@
 import type { Pool } from '#src/postgres/pool.ts';
-import { isConflict, isUniqueViolation } from '#src/postgres/sqlstate.ts';
+import { isConflict, isUnavailable, isUniqueViolation } from '#src/postgres/sqlstate.ts';
 import { type RunRow, runColumns, toRun } from './queries.ts';
 import type { Run } from './run.ts';
 
@@ -24,7 +24,7 @@ const CLAIM = `
           and (o.started_at is null, o.seq) < (r.started_at is null, r.seq))
     order by r.seq
     for no key update of t, r skip locked
-    limit $2)
+    limit $2 offset $3)
   update runs r
   set status = 'running', epoch = r.epoch + 1, worker_id = $1::uuid, started_at = coalesce(r.started_at, clock_timestamp()),
       base_checkpoint_id = coalesce(
@@ -47,28 +47,62 @@ export interface ClaimedRun extends Run {
 /**
  * queued -> running, epoch + 1, owner = this worker, for up to `limit` runs that may run now.
  * Lost race: a row another worker holds is skipped. A collision on the one-running index, a deadlock or a serialization
- * failure fails the batch; it is then tried with limit 1, because the larger a batch the likelier it is refused again: workers
- * with room would stand beside a queue that grows. It gives nothing when even that collides (the next wake-up or poll tries
- * again).
+ * failure fails the batch; then they are claimed one by one, because the larger a batch the likelier it is refused again: workers
+ * with room would stand beside a queue that grows. It gives nothing when even the first collides (the next wake-up or poll tries
+ * again). A row that Postgres refuses to change for any other reason is always the first again: those behind it are tried, so
+ * that one broken run does not stop every queue.
  * After a crash here: the transaction is gone, the runs are still queued.
  */
 export async function claim(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
   try {
     return await claimAtMost(pool, workerId, limit);
   } catch (error) {
-    const collided = isUniqueViolation(error, 'runs_one_running');
-    if (!collided && !isConflict(error)) throw error;
-    if (limit > 1) return claim(pool, workerId, 1);
-    if (collided) return [];
-    throw error;
+    if (isUnavailable(error) && !isConflict(error)) throw error;
+    return oneByOne(pool, workerId, limit);
   }
 }
 
-async function claimAtMost(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
+/** What has been claimed is given, whatever befalls the next: it is ours already. @throws when the first cannot be claimed */
+async function oneByOne(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
+  const claimed: ClaimedRun[] = [];
+  while (claimed.length < limit) {
+    try {
+      const next = await claimFirst(pool, workerId);
+      if (next.length === 0) break;
+      claimed.push(...next);
+    } catch (error) {
+      if (claimed.length === 0) throw error;
+      break;
+    }
+  }
+  return claimed;
+}
+
+/** How many broken runs at the head of the queue are passed over. */
+const MAX_PASSED = 5;
+
+/** The first run that can be claimed. @throws what Postgres said of the first one, when there is none behind those it refuses */
+async function claimFirst(pool: Pool, workerId: string): Promise<ClaimedRun[]> {
+  let refusal: { of: unknown } | null = null;
+  for (let passed = 0; passed <= MAX_PASSED; passed += 1) {
+    try {
+      const claimed = await claimAtMost(pool, workerId, 1, passed);
+      if (claimed.length > 0 || refusal === null) return claimed;
+      break;
+    } catch (error) {
+      if (isUniqueViolation(error, 'runs_one_running')) return [];
+      if (isUnavailable(error)) throw error;
+      refusal ??= { of: error };
+    }
+  }
+  throw refusal?.of;
+}
+
+async function claimAtMost(pool: Pool, workerId: string, limit: number, passed = 0): Promise<ClaimedRun[]> {
   const { rows } = await pool.query<RunRow & { age_ms: number }>({
     name: 'claim',
     text: CLAIM,
-    values: [workerId, limit],
+    values: [workerId, limit, passed],
   });
   return rows.map((row) => ({ ...toRun(row), age_ms: row.age_ms }));
 }

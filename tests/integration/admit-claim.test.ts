@@ -299,6 +299,21 @@ describe('claim', () => {
     });
   });
 
+  test('a run that cannot be claimed does not hold up those behind it', async () => {
+    await withQueue(async (queue) => {
+      const runs: string[] = [];
+      for (let n = 0; n < 4; n += 1) runs.push((await admitMessage(queue.deps, message())).run.id);
+      const [first = '', second = '', ...others] = runs;
+      await queue.pool.query(`
+        create function refuse() returns trigger language plpgsql as $$ begin raise 'broken'; end $$;
+        create trigger refuse before update on runs for each row
+          when (new.id in ('${first}', '${second}')) execute function refuse()`);
+      const claimed = (await claim(queue.pool, randomUUID(), 50)).map(({ id }) => id);
+      expect(claimed).toEqual(others);
+      await expect(claim(queue.pool, randomUUID(), 50)).rejects.toThrow('broken');
+    });
+  });
+
   test('the ledger itself refuses a second running run of a thread, and a change to a terminal row', async () => {
     await withQueue(async (queue) => {
       const { run } = await admitMessage(queue.deps, message());
