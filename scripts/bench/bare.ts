@@ -21,6 +21,8 @@ const runtime: GraphRuntime = {
       model: { apiKey: null, baseUrl: OPENAI_BASE_URL, name: 'fake', chunkTimeoutMs: 60_000, callTimeoutMs: 600_000 },
       ...(configurable === undefined ? {} : { configurable }),
     }),
+  accessContext: 'threads.create_run',
+  executionRuntime: { context: undefined },
 };
 const graphs = { trivial, notes, deltaNotes };
 

@@ -34,7 +34,7 @@ export async function deltaChannelsOf(
   graphId: string,
   configurable: JsonObject,
 ): Promise<DeltaChannels> {
-  const graph = await graphs.instantiate(graphId, openReader(pool), { configurable });
+  const graph = await graphs.instantiate(graphId, openReader(pool), { configurable, access: 'threads.read' });
   return new Map(
     Object.entries(graph.channels ?? {}).filter((entry): entry is [string, DeltaChannel] => isDelta(entry[1])),
   );

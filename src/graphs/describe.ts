@@ -35,14 +35,9 @@ export function createGraphDescriber(deps: {
   const toolsOf = (graphId: string) => schemaToolsFor(deps.fileOf?.(graphId));
   const reader = openReader(deps.pool);
   const open = (graphId: string, configurable: JsonObject): Promise<DrivenGraph> =>
-    deps.graphs.instantiate(graphId, reader, { configurable });
-  async function completed(
-    graphId: string,
-    namespace: string,
-    graph: DrivenGraph,
-    own: GraphSchemas,
-  ): Promise<GraphSchemas> {
-    if (deps.staticSchemas === undefined || isComplete(own, graph)) return own;
+    deps.graphs.instantiate(graphId, reader, { configurable, access: 'assistants.read' });
+  async function completed(graphId: string, namespace: string, own: GraphSchemas): Promise<GraphSchemas> {
+    if (deps.staticSchemas === undefined || isComplete(own)) return own;
     const types = (await deps.staticSchemas.of(graphId))?.[namespace];
     if (types === undefined) return own;
     return {
@@ -60,7 +55,7 @@ export function createGraphDescriber(deps: {
     },
     async schemas(graphId, configurable) {
       const graph = await open(graphId, configurable);
-      return completed(graphId, '', graph, schemasOf(graph, await toolsOf(graphId)));
+      return completed(graphId, '', schemasOf(graph, await toolsOf(graphId)));
     },
     async subgraphs(graphId, configurable, { namespace, recurse }) {
       const graph = await open(graphId, configurable);
@@ -68,17 +63,16 @@ export function createGraphDescriber(deps: {
       const found: { [namespace: string]: GraphSchemas } = {};
       for await (const [name, inner] of graph.getSubgraphsAsync(namespace, recurse)) {
         // A node may name several graphs; it is known by its first.
-        found[name] ??= await completed(graphId, name, inner, schemasOf(inner, tools));
+        found[name] ??= await completed(graphId, name, schemasOf(inner, tools));
       }
       return found;
     },
   };
 }
 
-/** A configuration of plain annotations has no schema of its own either; a graph without any needs none. */
-function isComplete({ state, input, output, config }: GraphSchemas, graph: DrivenGraph): boolean {
-  const isSaid = config !== null || builderOf(graph)._configSchema === undefined;
-  return state !== null && input !== null && output !== null && isSaid;
+/** Without a configuration, too: most graphs have none, and a definition does not tell that from one of plain annotations. */
+function isComplete({ state, input, output }: GraphSchemas): boolean {
+  return state !== null && input !== null && output !== null;
 }
 
 /** From LangGraph's StateSchema, from Zod with LangGraph's own marks, or from plain Zod; the first that says anything. */
@@ -91,7 +85,6 @@ interface Builder {
   _inputRuntimeDefinition?: unknown;
   _outputRuntimeDefinition?: unknown;
   _configRuntimeSchema?: unknown;
-  _configSchema?: unknown;
 }
 
 function builderOf(graph: DrivenGraph): Builder {

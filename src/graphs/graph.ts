@@ -21,6 +21,11 @@ export interface DrivenGraph {
   name?: string | undefined;
 }
 
+/** What a graph is made for, as a factory is told. `context` is the run's. */
+export type GraphUse =
+  | { access: 'threads.create_run'; context: Json | undefined }
+  | { access: 'assistants.read' | 'threads.read' | 'threads.update' };
+
 /** JSON schemas; null where nothing says what it is. */
 export interface GraphSchemas {
   state: Json;
@@ -37,10 +42,14 @@ export interface GraphRegistry {
   contextOf(graphId: string): 'checkpoint' | 'transcript';
   /**
    * A graph of its own for one execution, with the saver attached; never a shared object that is changed.
-   * A factory export is called with the run's `configurable` and, second, the runtime facts.
+   * A factory export is called with the run's `configurable` and, second, what the graph is for.
    * @throws GraphLoadError with our own words; the cause is for the server's log
    */
-  instantiate(graphId: string, saver: BaseCheckpointSaver, config: { configurable: JsonObject }): Promise<DrivenGraph>;
+  instantiate(
+    graphId: string,
+    saver: BaseCheckpointSaver,
+    use: GraphUse & { configurable: JsonObject },
+  ): Promise<DrivenGraph>;
 }
 
 /**

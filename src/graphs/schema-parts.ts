@@ -67,7 +67,8 @@ export function createGraphParts(
   /** Anything may be missing in a state, whatever its type says: nothing need have written it yet. */
   function objectOf(type: ts.Type | null): GraphSchemas['state'] {
     if (type === null || type.flags & (Any | Unknown | Never)) return null;
-    const { required: _required, ...schema } = ofType(type);
+    // What a function of the functional API gives is a promise.
+    const { required: _required, ...schema } = ofType(awaited(type) ?? type);
     return schema;
   }
 

@@ -12,8 +12,8 @@ export interface SchemaRequest {
   /** Absolute path of the module. */
   file: string;
   exportNames: string[];
-  /** When the answer is of no use any more, and this process with it. */
-  timeoutMs: number;
+  /** How long the answer is of any use, and this process with it. */
+  usefulMs: number;
 }
 
 export type SchemaAnswer =
@@ -21,20 +21,21 @@ export type SchemaAnswer =
   | { kind: 'no-compiler' }
   | { kind: 'failed'; reason: string };
 
-/** Under the server's own, that it is the one which waits. */
-const PRIORITY = 10;
+/** Under the server's own, but not so far that a busy machine lets it never get done. */
+const PRIORITY = 5;
 
 process.on('message', (request: SchemaRequest) => {
   standBack();
   // The compiler blocks this thread, and the parent that would end this process may be gone.
   const end = 'setTimeout(() => process.kill(process.pid, "SIGKILL"), require("node:worker_threads").workerData)';
-  new Worker(end, { eval: true, workerData: request.timeoutMs }).unref();
+  new Worker(end, { eval: true, workerData: request.usefulMs }).unref();
   process.send?.(answerTo(request));
 });
 
 function answerTo({ file, exportNames }: SchemaRequest): SchemaAnswer {
   try {
-    const compiler = findCompiler(file);
+    // The project's own, or else this server's.
+    const compiler = findCompiler([file, import.meta.url]);
     if (compiler === null) return { kind: 'no-compiler' };
     return { kind: 'schemas', schemas: readSchemas(compiler, file, exportNames) };
   } catch (error) {

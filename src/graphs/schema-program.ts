@@ -17,11 +17,11 @@ const MAX_NESTING = 8;
 const COMPILERS = ['typescript', '@typescript/typescript6'];
 
 /**
- * The compiler of the project that the file is in, or else this server's own.
- * Null when neither has one with an API: none is installed, or only TypeScript 7.
+ * The first compiler with an API that modules at these places, paths or URLs, would find. Null when there is none, or only
+ * TypeScript 7.
  */
-export function findCompiler(file: string): typeof ts | null {
-  for (const from of [file, import.meta.url]) {
+export function findCompiler(places: string[]): typeof ts | null {
+  for (const from of places) {
     const require = createRequire(from);
     for (const name of COMPILERS) {
       const found = loaded(require, name);

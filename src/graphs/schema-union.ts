@@ -30,7 +30,11 @@ function isLiteral(schema: JsonObject): boolean {
 
 function enumOf(literals: JsonObject[]): JsonObject {
   const values = literals.map(({ const: value = null }) => value);
-  return { type: oneOrMore(literals.map(typeOf)), enum: sorted(values) };
+  const isNull = (value: Json): boolean => value === null;
+  return {
+    type: oneOrMore(literals.map(typeOf)),
+    enum: [...sorted(values.filter((value) => !isNull(value))), ...values.filter(isNull)],
+  };
 }
 
 function typeOf({ type = null }: JsonObject): Json {

@@ -22,6 +22,9 @@ export interface StaticSchemas {
 
 const TIMEOUT_MS = 30_000;
 
+/** A process that nobody ends (its parent was killed) ends by itself a little later. */
+const GRACE_MS = 5_000;
+
 type Schemas = Extract<SchemaAnswer, { kind: 'schemas' }>['schemas'];
 
 /**
@@ -44,7 +47,7 @@ export function createStaticSchemas(deps: {
       .filter((graph) => graph.file === file)
       .map(({ exportName }) => exportName);
     try {
-      const answer = await ask({ file, exportNames, timeoutMs }, stopping.signal);
+      const answer = await ask({ file, exportNames, usefulMs: timeoutMs + GRACE_MS }, timeoutMs, stopping.signal);
       if (answer.kind === 'schemas') return answer.schemas;
       if (answer.kind === 'failed') throw new Error(answer.reason);
       logger.info({ file }, 'no schemas from types: no TypeScript with an API is installed (5 or 6)');
@@ -81,14 +84,14 @@ async function versionOf(file: string): Promise<string> {
   try {
     const { mtimeMs, size } = await stat(file);
     return `${mtimeMs} ${size}`;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 'gone';
-    throw error;
+  } catch {
+    // What is wrong with it, the reading will say.
+    return 'unknown';
   }
 }
 
 /** @throws when the process ends without an answer, is too slow, or the signal is raised */
-async function ask(request: SchemaRequest, stopped: AbortSignal): Promise<SchemaAnswer> {
+async function ask(request: SchemaRequest, timeoutMs: number, stopped: AbortSignal): Promise<SchemaAnswer> {
   stopped.throwIfAborted();
   const child = fork(fileURLToPath(new URL('./schema-process.ts', import.meta.url)), {
     // The server's own flags and environment are nothing to it.
@@ -97,7 +100,7 @@ async function ask(request: SchemaRequest, stopped: AbortSignal): Promise<Schema
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
   });
   const ended = once(child, 'exit');
-  const tooSlow = AbortSignal.timeout(request.timeoutMs);
+  const tooSlow = AbortSignal.timeout(timeoutMs);
   try {
     child.send(request);
     const signal = AbortSignal.any([stopped, tooSlow]);
@@ -107,7 +110,7 @@ async function ask(request: SchemaRequest, stopped: AbortSignal): Promise<Schema
     });
     return await Promise.race([answered, failed]);
   } catch (error) {
-    if (tooSlow.aborted) throw new Error(`it took more than ${request.timeoutMs} ms`, { cause: error });
+    if (tooSlow.aborted) throw new Error(`it took more than ${timeoutMs} ms`);
     throw error;
   } finally {
     child.kill('SIGKILL');

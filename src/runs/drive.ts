@@ -53,7 +53,8 @@ export async function drive(deps: DriveDeps, run: Run, parts: DriveParts, signal
   const configurable = configurableOf(deps, run, parts.continues);
   if (!parts.continues) await assertBeginning(deps.pool, run);
   // A user's factory may hang; a stop must reach it all the same.
-  const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, { configurable }), signal);
+  const use = { access: 'threads.create_run', context: run.config.context, configurable } as const;
+  const graph = await orStopped(deps.graphs.instantiate(run.graph_id, saver.saver, use), signal);
   // A run that goes on puts no checkpoint before its first step.
   await gate.pass();
   const rest = untaken === null ? null : new Command({ resume: untaken });

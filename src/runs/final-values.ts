@@ -20,7 +20,8 @@ export async function finalValues(
   const { configurable = {} } = run.config;
   const at = { configurable: { ...configurable, thread_id: run.lineage_id, checkpoint_ns: '' } };
   const read = async (): Promise<Json> => {
-    const graph = await deps.graphs.instantiate(run.graph_id, openReader(deps.checkpointPool), { configurable });
+    const reader = openReader(deps.checkpointPool);
+    const graph = await deps.graphs.instantiate(run.graph_id, reader, { configurable, access: 'threads.read' });
     return stateJson(await graph.getState(at)).values;
   };
   try {

@@ -85,7 +85,7 @@ export function createStateService(deps: {
   async function opened(place: StatePlace): Promise<DrivenGraph | null> {
     if (place.graphId === null) return null;
     assertGraph(graphs, place.graphId);
-    return graphs.instantiate(place.graphId, reader, { configurable: place.configurable });
+    return graphs.instantiate(place.graphId, reader, { configurable: place.configurable, access: 'threads.read' });
   }
 
   async function read(
@@ -173,7 +173,8 @@ export function createStateService(deps: {
     assertGraph(graphs, graphId);
     const toGraph = async (saver: BaseCheckpointSaver, tx: Tx): Promise<T> => {
       await assertion(tx);
-      return work(await graphs.instantiate(graphId, saver, { configurable: place.configurable }));
+      const { configurable } = place;
+      return work(await graphs.instantiate(graphId, saver, { configurable, access: 'threads.update' }));
     };
     return edit(checkpointPool, { ...place, graphId, metadata: place.configurable }, toGraph, (tx) =>
       closeInterrupts(tx, place.lineageId),

@@ -7,7 +7,8 @@ import { type Cluster, call, startCluster } from '#tests/support/cluster.ts';
 import { SDKS, type Sdk } from '#tests/support/sdks.ts';
 import { until } from '#tests/support/until.ts';
 
-const GRAPH = fileURLToPath(new URL('../support/graphs/remote.ts', import.meta.url));
+const fixture = (name: string) => fileURLToPath(new URL(`../support/graphs/${name}`, import.meta.url));
+const GRAPH = fixture('remote.ts');
 
 let cluster: Cluster;
 let client: Client;
@@ -15,7 +16,8 @@ let client: Client;
 let other: Client;
 
 beforeAll(async () => {
-  cluster = await startCluster({ size: 2, server: { config: { graphs: { remote: `${GRAPH}:graph` } } } });
+  const graphs = { remote: `${GRAPH}:graph`, 'told-use': `${fixture('told-use.ts')}:graph` };
+  cluster = await startCluster({ size: 2, server: { config: { graphs } } });
 });
 afterAll(() => cluster.stop());
 
@@ -331,6 +333,43 @@ describe.each(SDKS)('$name', (sdk) => {
     await client.runs.join(threadId, sent.body.run_id);
     expect(names(await all(client.runs.joinStream(threadId, sent.body.run_id)))).toContain('messages');
     expect(texts((await client.threads.getState(threadId)).values)).toContain('more');
+  });
+
+  test('a graph of plain annotations has the schemas of its types, where TypeScript is installed', async () => {
+    const { assistant_id } = await client.assistants.create({ graphId: 'remote' });
+    const state = {
+      type: 'object',
+      properties: {
+        said: { type: ['null', 'string'] },
+        messages: { type: 'array', items: { $ref: expect.stringMatching(/^#\/definitions\/BaseMessage</) } },
+      },
+      $schema: 'http://json-schema.org/draft-07/schema#',
+    };
+    const none = { type: 'object', $schema: state.$schema };
+    expect(await client.assistants.getSchemas(assistant_id)).toMatchObject({
+      graph_id: 'remote',
+      state_schema: state,
+      input_schema: state,
+      output_schema: state,
+      config_schema: none,
+      context_schema: none,
+    });
+  });
+
+  test('a factory is told what its graph is for, and of a run its context', async () => {
+    const context = { tenant: 'acme' };
+    const { assistant_id } = await client.assistants.create({ graphId: 'told-use' });
+    const { nodes } = await client.assistants.getGraph(assistant_id);
+    expect(nodes.map(({ id }) => id)).toContain('assistants.read');
+    const threadId = await newThread();
+    const run = { input: { written: [] }, context };
+    const ran = ['threads.create_run of acme', 'threads.create_run of acme'];
+    expect(await client.runs.wait(threadId, assistant_id, run)).toEqual({ written: ran, read: 'threads.read' });
+    await client.threads.updateState(threadId, { values: { written: [] } });
+    expect((await client.threads.getState(threadId)).values).toEqual({
+      written: [...ran, 'threads.update'],
+      read: 'threads.read',
+    });
   });
 
   test('unknown things are 404 in words, and what does not fit is told as zod tells it', async () => {

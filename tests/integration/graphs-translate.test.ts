@@ -29,7 +29,8 @@ let model: FakeModel;
 let runtime: GraphRuntime;
 beforeEach(async () => {
   model = await startFakeModel();
-  runtime = { createModel: () => createChatModel({ model: modelConfig(model.url) }) };
+  const createModel = () => createChatModel({ model: modelConfig(model.url) });
+  runtime = { createModel, accessContext: 'threads.create_run', executionRuntime: { context: undefined } };
 });
 afterEach(() => model.close());
 

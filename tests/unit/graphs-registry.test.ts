@@ -2,6 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { HumanMessage } from '@langchain/core/messages';
 import { MemorySaver } from '@langchain/langgraph';
 import { describe, expect, test } from 'vitest';
+import type { GraphUse } from '#src/graphs/graph.ts';
 import { GraphLoadError } from '#src/graphs/load.ts';
 import { createGraphRegistry } from '#src/graphs/registry.ts';
 import { drive, instantiate, modelConfig, storedMessages } from '#tests/support/graphs/drive.ts';
@@ -35,6 +36,19 @@ describe('what config.yaml may name', () => {
     expect((await storedMessages(graph)).at(-1)?.content).toBe(answer);
   });
 
+  test.each<[GraphUse, unknown]>([
+    [{ access: 'threads.create_run', context: { tenant: 'a' } }, { context: { tenant: 'a' } }],
+    [{ access: 'assistants.read' }, null],
+    [{ access: 'threads.read' }, null],
+    [{ access: 'threads.update' }, null],
+  ])('a factory is told what its graph is for: %j', async (use, executionRuntime) => {
+    const registry = await registryOf({ it: entry('tellingFactory') });
+    const run = await drive(await instantiate(registry, 'it', {}, use), input);
+    expect(run.translator.answer()?.content).toBe(
+      `${JSON.stringify({ accessContext: use.access, executionRuntime })} hi`,
+    );
+  });
+
   test('plain JavaScript', async () => {
     const registry = await registryOf({ it: entry('graph', 'javascript.js') });
     const run = await drive(await instantiate(registry, 'it'), input);
@@ -57,7 +71,9 @@ describe('instances', () => {
     const before = { saver: withOwnSaver.checkpointer, channels: { ...withOwnSaver.channels } };
     const registry = await registryOf({ it: entry('withOwnSaver') });
     const savers = [new MemorySaver(), new MemorySaver()];
-    const graphs = await Promise.all(savers.map((saver) => registry.instantiate('it', saver, { configurable: {} })));
+    const graphs = await Promise.all(
+      savers.map((saver) => registry.instantiate('it', saver, { configurable: {}, access: 'threads.read' })),
+    );
     await Promise.all(graphs.map((graph, index) => drive(graph, { messages: [new HumanMessage(`run ${index}`)] })));
 
     expect(withOwnSaver.checkpointer).toBe(before.saver);

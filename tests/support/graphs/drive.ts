@@ -2,7 +2,7 @@
 import { MemorySaver } from '@langchain/langgraph';
 import type { Cursor } from '#src/events/cursor.ts';
 import type { EventOf, GraphMode, JsonObject, RunEvent, RunEventType } from '#src/events/event.ts';
-import type { DrivenGraph, GraphRegistry } from '#src/graphs/graph.ts';
+import type { DrivenGraph, GraphRegistry, GraphUse } from '#src/graphs/graph.ts';
 import type { ModelConfig } from '#src/graphs/models.ts';
 import { eachPart } from '#src/graphs/parts.ts';
 import type { Told } from '#src/graphs/told.ts';
@@ -67,8 +67,9 @@ export function instantiate(
   registry: GraphRegistry,
   graphId: string,
   configurable: JsonObject = {},
+  use: GraphUse = { access: 'threads.create_run', context: undefined },
 ): Promise<DrivenGraph> {
-  return registry.instantiate(graphId, new MemorySaver(), { configurable });
+  return registry.instantiate(graphId, new MemorySaver(), { configurable, ...use });
 }
 
 export function modelConfig(baseUrl: string | null, limits: Partial<ModelConfig> = {}): ModelConfig {

@@ -1,7 +1,7 @@
 /** Graphs without a model, one export per form that config.yaml allows, and exports that are no graph. */
 import { AIMessage } from '@langchain/core/messages';
 import { MemorySaver, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph';
-import type { GraphConfig } from '#src/graphs/registry.ts';
+import type { GraphConfig, GraphRuntime } from '#src/graphs/registry.ts';
 
 function echoGraph(prefix: string) {
   return new StateGraph(MessagesAnnotation)
@@ -25,6 +25,11 @@ export function factory(config: GraphConfig) {
 
 export async function asyncFactory(config: GraphConfig) {
   return factory(config).compile();
+}
+
+/** A factory whose graph says what it was made for. */
+export function tellingFactory(_config: GraphConfig, { accessContext, executionRuntime }: GraphRuntime) {
+  return echoGraph(`${JSON.stringify({ accessContext, executionRuntime })} `);
 }
 
 /** Two messages without an id in one update, and one more from the next node. */
