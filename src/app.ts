@@ -16,11 +16,12 @@ import { createMemoryLog } from './events/memory-log.ts';
 import { createRedisLog } from './events/redis-log.ts';
 import { createGraphDescriber } from './graphs/describe.ts';
 import { createGraphRegistry } from './graphs/registry.ts';
-import { provideLogger, provideUrl } from './graphs/sdk-globals.ts';
+import { provideLogger, provideServer } from './graphs/sdk-globals.ts';
 import { createStaticSchemas } from './graphs/static-schemas.ts';
 import { type Authenticate, assertListenAllowed, createAuthenticate } from './http/auth.ts';
 import { loadAuthModule } from './http/auth-module.ts';
 import { registerHealth } from './http/health.ts';
+import { createInProcessFetch } from './http/in-process.ts';
 import { createMetrics, registerMetrics } from './http/metrics.ts';
 import { registerOpenapi } from './http/openapi.ts';
 import { registerUserApp } from './http/passage.ts';
@@ -158,6 +159,8 @@ async function build(
       renderRefusal,
       isUnavailable,
     });
+    let origin = '';
+    const ownFetch = createInProcessFetch(app, () => origin);
     const authenticate = await authenticateOf(auth, logger);
     if (http.app !== null) {
       const userApp = await loadUserApp(http.app);
@@ -202,9 +205,9 @@ async function build(
     undo.push(() => app.close());
     undo.push(async () => engine.beginDraining());
     const { port } = app.server.address() as AddressInfo;
-    const url = `http://${http.host.includes(':') ? `[${http.host}]` : http.host}:${port}`;
-    provideUrl(url);
-    return url;
+    origin = `http://${http.host.includes(':') ? `[${http.host}]` : http.host}:${port}`;
+    provideServer(origin, ownFetch);
+    return origin;
   }
 }
 

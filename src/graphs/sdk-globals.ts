@@ -1,8 +1,9 @@
-/** What code written for LangGraph's own server finds in the process: its logger, and where the server is. */
+/** What code written for LangGraph's own server finds in the process: its logger, and the server itself. */
 import type { Logger } from 'pino';
 
 const LOGGER = Symbol.for('langgraph.api.sdk-logger');
 const URL_OF_SERVER = Symbol.for('langgraph_api:url');
+const FETCH = Symbol.for('langgraph_api:fetch');
 
 const LEVELS = {
   error: 'error',
@@ -28,7 +29,9 @@ export function provideLogger(logger: Logger): void {
   home[LOGGER] = { ...Object.fromEntries(methods), log: write };
 }
 
-/** A client of the SDK that is made without a URL speaks to this server. */
-export function provideUrl(url: string): void {
-  (globalThis as { [URL_OF_SERVER]?: string })[URL_OF_SERVER] = url;
+/** A client of the SDK that is made without a URL speaks to this server, by `ownFetch`. */
+export function provideServer(url: string, ownFetch: typeof fetch): void {
+  const home = globalThis as { [URL_OF_SERVER]?: string; [FETCH]?: typeof fetch };
+  home[URL_OF_SERVER] = url;
+  home[FETCH] = ownFetch;
 }

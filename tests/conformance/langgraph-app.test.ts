@@ -114,6 +114,11 @@ describe('its routes', () => {
 
   test('speak to this server with a client that has no URL', async () => {
     expect(await (await ask(`${hono}/own/client`)).json()).toMatchObject({ user: { langgraph_auth_user_id: 'ann' } });
+    const left = (await (await ask(`${hono}/own/leaves`)).json()) as { thread_id: string; in_process: boolean };
+    expect(left.in_process).toBe(true);
+    await until(async () => (await client().runs.list(left.thread_id))[0]?.status === 'interrupted', {
+      message: 'the run to be stopped',
+    });
   });
 });
 

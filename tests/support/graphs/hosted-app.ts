@@ -56,6 +56,21 @@ export const app = new Hono()
     const client = new Client({ defaultHeaders: { 'x-user': 'ann' } });
     return c.json(await client.runs.wait(null, 'hosted', { input: { asked: 'by the app' } }));
   })
+  // One that leaves in the middle of a stream: its run is stopped with it.
+  .get('/own/leaves', async (c) => {
+    const client = new Client({ defaultHeaders: { 'x-user': 'ann' } });
+    const { thread_id } = await client.threads.create();
+    const leaving = new AbortController();
+    const stream = client.runs.stream(thread_id, 'remote', {
+      input: { messages: [{ role: 'human', content: 'slow 200' }] },
+      streamMode: 'messages-tuple',
+      onDisconnect: 'cancel',
+      signal: leaving.signal,
+    });
+    for await (const { event } of stream) if (event === 'messages') break;
+    leaving.abort();
+    return c.json({ thread_id, in_process: Symbol.for('langgraph_api:fetch') in globalThis });
+  })
   .notFound((c) => c.text('never asked', 404));
 
 /** Anything with a fetch: what it does not have is ours. */
