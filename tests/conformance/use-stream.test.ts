@@ -4,7 +4,7 @@
  */
 import { Client } from '@langchain/langgraph-sdk';
 import type { BrowserContext } from 'playwright-core';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { startBrowser, type TestBrowser } from '#tests/support/browser.ts';
 import { type ChatTab, openChat, type TabOptions } from '#tests/support/chat-tab.ts';
 import { type Cluster, startCluster } from '#tests/support/cluster.ts';
@@ -17,6 +17,8 @@ import { until } from '#tests/support/until.ts';
 
 let pages: PageServer;
 let browser: TestBrowser;
+/** One for all tests: each has tabs and a thread of its own, and nothing else is remembered. */
+let context: BrowserContext;
 let cluster: Cluster;
 /** What the pages take for the server: it gives each connection to the next of the processes behind it. */
 let front: TcpProxy;
@@ -26,6 +28,7 @@ let client: Client;
 
 beforeAll(async () => {
   [pages, browser] = await Promise.all([startPageServer(SDKS.map(({ name }) => name)), startBrowser()]);
+  context = await browser.browser.newContext();
   const config = { server: { cors: { origins: [pages.origin] } } };
   cluster = await startCluster({ size: 2, model: { strict: true }, server: { config } });
   behind = [...cluster.servers];
@@ -37,7 +40,7 @@ beforeAll(async () => {
     },
   });
   api = `http://127.0.0.1:${front.port}`;
-  client = new Client({ apiUrl: api, callerOptions: { maxRetries: 0 } });
+  client = new Client({ apiUrl: cluster.servers[0]?.url ?? '', callerOptions: { maxRetries: 0 } });
 }, 400_000);
 afterAll(async () => {
   await browser?.stop();
@@ -46,15 +49,12 @@ afterAll(async () => {
   await pages?.stop();
 });
 
-let context: BrowserContext;
 let tabs: ChatTab[] = [];
-beforeEach(async () => {
-  tabs = [];
-  context = await browser.browser.newContext();
-});
 afterEach(async () => {
-  await context.close();
-  expect(tabs.flatMap(({ failures }) => failures)).toEqual([]);
+  const closed = tabs;
+  tabs = [];
+  for (const { page } of closed) await page.close();
+  expect(closed.flatMap(({ failures }) => failures)).toEqual([]);
 });
 
 /** The input, the message taken in, the end of what was to be done, and what was said. */
@@ -188,29 +188,29 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
   });
 
-  test.each([
-    ['approve', 'Recorded for ada@example.com'],
-    ['reject', 'Not sent'],
-  ] as const)('a question is asked, also after a reload; %s is its answer', async (decision, result) => {
+  test('a question is asked, also after a reload, and answered with yes or no', async () => {
     const mail = { to: 'ada@example.com', subject: 'Hi', body: 'Hello' };
-    cluster.model.setScript((request) =>
+    cluster.model.setScript((request, index) =>
       request.messages.at(-1)?.role === 'tool'
         ? say(`done: ${lastText(request)}`)
-        : callTools([{ id: 'call-1', name: 'send_email', args: mail }]),
+        : callTools([{ id: `call-${index}`, name: 'send_email', args: mail }]),
     );
     const tab = await open();
-    await tab.say('write to ada');
     const question = 'Send this e-mail to ada@example.com?';
-    await tab.shows({ messages: ['human: write to ada', 'ai: '], question, state: 'idle', error: '' });
-    await tab.page.reload();
-    await tab.shows({ messages: ['human: write to ada', 'ai: '], question, state: 'idle', error: '' });
-    await tab.press(decision);
-    await tab.shows({ question: null, state: 'idle', error: '' });
-    const { messages } = await tab.page.evaluate(() => globalThis.shown());
-    expect(messages.slice(0, 2)).toEqual(['human: write to ada', 'ai: ']);
-    expect(messages[2]).toContain(`tool: ${result}`);
-    expect(messages[3]).toContain(`ai: done: ${result}`);
-    expect(messages).toHaveLength(4);
+    const shown: string[] = [];
+    for (const [decision, result] of [
+      ['approve', 'Recorded for ada@example.com with the subject “Hi”. (This server sends no real mail.)'],
+      ['reject', 'Not sent: the person said no.'],
+    ] as const) {
+      await tab.say(`${decision} this`);
+      shown.push(`human: ${decision} this`, 'ai: ');
+      await tab.shows({ messages: shown, question, state: 'idle', error: '' });
+      await tab.page.reload();
+      await tab.shows({ messages: shown, question, state: 'idle', error: '' });
+      await tab.press(decision);
+      shown.push(`tool: ${result}`, `ai: done: ${result}`);
+      await tab.shows({ messages: shown, question: null, state: 'idle', error: '' });
+    }
   });
 
   test('a message is written again; the former branch is still there, and can be gone on with', async () => {
@@ -268,7 +268,7 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     const { survivor, victim } = await twoServers();
     const { reply, next, text } = answer('one', ' two', ' three');
     cluster.model.setScript(reply);
-    behind = [victim];
+    put(victim);
     const both = await twoTabs('hello', next);
     const calls = cluster.model.calls.length;
     behind = [survivor];
@@ -289,7 +289,7 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     cluster.model.setScript((_request, index) => (index === call ? reply : again.reply));
     // Held still until the victim dies, so that it is the victim that executes the run.
     survivor.kill('SIGSTOP');
-    behind = [victim];
+    put(victim);
     const both = await twoTabs('hello', next);
     behind = [survivor];
     survivor.kill('SIGCONT');
@@ -311,6 +311,12 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     return [first, second];
   }
 });
+
+/** From now on these are behind the front; connections that the browser has kept are gone. */
+function put(...servers: TestServer[]): void {
+  behind = servers;
+  front.resetAll();
+}
 
 /** One that has been there for a while, so that it judges who is dead, and one that may go; both are behind the front. */
 async function twoServers(): Promise<{ survivor: TestServer; victim: TestServer }> {

@@ -27,7 +27,8 @@ export async function startPageServer(sdks: readonly string[]): Promise<PageServ
     if (script === undefined) {
       response.writeHead(404).end();
     } else if (pathname.endsWith('.js')) {
-      response.writeHead(200, { 'content-type': 'text/javascript; charset=utf-8' }).end(script);
+      response.writeHead(200, { 'content-type': 'text/javascript; charset=utf-8', 'cache-control': 'max-age=3600' });
+      response.end(script);
     } else {
       response.writeHead(200, { 'content-type': 'text/html; charset=utf-8' });
       response.end(
