@@ -72,6 +72,28 @@ test('a run whose events are no longer kept is told from the ledger', async () =
   }
 });
 
+test('the state of a thread whose run is being stopped is told when it has stopped', async () => {
+  const [owner, reader] = cluster.servers;
+  if (owner === undefined || reader === undefined) throw new Error('two servers were asked for');
+  speakWith(SDKS[0]);
+  const threadId = await newThread();
+  // Held still, so that the other executes the run.
+  reader.kill('SIGSTOP');
+  const run = await client.runs.create(threadId, 'remote', { input: human('slow 200'), streamMode: 'messages-tuple' });
+  for await (const part of client.runs.joinStream(threadId, run.run_id)) if (part.event === 'messages') break;
+  reader.kill('SIGCONT');
+  owner.kill('SIGSTOP');
+  await other.runs.cancel(threadId, run.run_id);
+  const told = Promise.all([other.threads.getState(threadId), other.threads.getHistory(threadId)]);
+  // Time enough for an answer: these come after it, one by one, and are answered.
+  for (let n = 0; n < 20; n += 1) expect((await other.runs.get(threadId, run.run_id)).status).toBe('running');
+  owner.kill('SIGCONT');
+  const [state, [latest]] = await told;
+  expect(state.next).toEqual([]);
+  expect(texts(state.values)).toEqual(['slow 200', expect.stringMatching(/^w0 /)]);
+  expect(latest).toEqual(state);
+});
+
 describe.each(SDKS)('$name', (sdk) => {
   beforeAll(() => speakWith(sdk));
 
