@@ -1,7 +1,7 @@
 /**
  * A process of its own that reads schemas: a compiler takes seconds of CPU and hundreds of megabytes, which the server has not to
- * spare. Asked once by its parent, it answers and waits to be ended: an
- * answer of a process that is gone may be lost.
+ * spare. It answers its parent, which also ends it: an answer of a
+ * process that is gone may be lost.
  */
 import { writeFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
@@ -24,12 +24,16 @@ export type SchemaAnswer =
 /** Under the server's own, but not so far that a busy machine lets it never get done. */
 const PRIORITY = 5;
 
-process.on('message', (request: SchemaRequest) => {
-  standBack();
+standBack();
+
+process.on('message', async (request: SchemaRequest) => {
   // The compiler blocks this thread, and the parent that would end this process may be gone.
   const end = 'setTimeout(() => process.kill(process.pid, "SIGKILL"), require("node:worker_threads").workerData)';
-  new Worker(end, { eval: true, workerData: request.usefulMs }).unref();
-  process.send?.(answerTo(request));
+  const watch = new Worker(end, { eval: true, workerData: request.usefulMs });
+  watch.unref();
+  const answer = answerTo(request);
+  await watch.terminate();
+  process.send?.(answer);
 });
 
 function answerTo({ file, exportNames }: SchemaRequest): SchemaAnswer {

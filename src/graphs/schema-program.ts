@@ -89,32 +89,51 @@ function addNested(
   }
 }
 
+/**
+ * Of packages, what was parsed stays for the next module of the project: it is nearly everything. By compiler, as one does not
+ * understand what another has parsed.
+ */
+const parsed = new WeakMap<typeof ts, Map<string, ts.SourceFile | undefined>>();
+
+function hostOf(compiler: typeof ts, configPath: string | undefined, options: ts.CompilerOptions): ts.CompilerHost {
+  const host = compiler.createCompilerHost(options);
+  const parse = host.getSourceFile;
+  const files = parsed.get(compiler) ?? new Map<string, ts.SourceFile | undefined>();
+  parsed.set(compiler, files);
+  host.getSourceFile = (...asked) => {
+    const [name, how] = asked;
+    if (!name.includes('/node_modules/')) return parse(...asked);
+    const key = JSON.stringify([configPath, name, how]);
+    if (!files.has(key)) files.set(key, parse(...asked));
+    return files.get(key);
+  };
+  return host;
+}
+
 /** As the project's tsconfig.json says, but for what Node decides when it runs the module: how imports are found. */
 function programOf(compiler: typeof ts, file: string): ts.Program {
   const configPath = compiler.findConfigFile(dirname(file), compiler.sys.fileExists);
   const config = configPath === undefined ? {} : compiler.readConfigFile(configPath, compiler.sys.readFile).config;
-  const own =
-    configPath === undefined
-      ? {}
-      : compiler.parseJsonConfigFileContent({ ...config, files: [file] }, compiler.sys, dirname(configPath)).options;
-  return compiler.createProgram({
-    rootNames: [declarationsOf(compiler, file)],
-    options: {
-      target: compiler.ScriptTarget.ESNext,
-      ...own,
-      module: compiler.ModuleKind.ESNext,
-      moduleResolution: compiler.ModuleResolutionKind.Bundler,
-      allowImportingTsExtensions: true,
-      allowJs: true,
-      resolveJsonModule: true,
-      // Without it `null` and `undefined` are in no type, and LangGraph's types mean something else.
-      strict: true,
-      skipLibCheck: true,
-      noEmit: true,
-      incremental: false,
-      composite: false,
-    },
-  });
+  // Nothing else of the project is looked for.
+  const narrowed = { ...config, files: [file], include: [] };
+  const home = dirname(configPath ?? file);
+  const options: ts.CompilerOptions = {
+    target: compiler.ScriptTarget.ESNext,
+    ...compiler.parseJsonConfigFileContent(narrowed, compiler.sys, home).options,
+    module: compiler.ModuleKind.ESNext,
+    moduleResolution: compiler.ModuleResolutionKind.Bundler,
+    allowImportingTsExtensions: true,
+    allowJs: true,
+    resolveJsonModule: true,
+    // Without it `null` and `undefined` are in no type, and LangGraph's types mean something else.
+    strict: true,
+    skipLibCheck: true,
+    noEmit: true,
+    incremental: false,
+    composite: false,
+  };
+  const host = hostOf(compiler, configPath, options);
+  return compiler.createProgram({ rootNames: [declarationsOf(compiler, file)], options, host });
 }
 
 /** The types of compiled JavaScript are beside it. */

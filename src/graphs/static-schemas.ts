@@ -2,13 +2,11 @@
  * Schemas from the static types of the graphs' modules, for graphs whose definition has none at run time (plain annotations).
  * Read by a process of its own (schema-process.ts), once for each state of a module's file; none of it runs the module.
  */
-import { fork } from 'node:child_process';
-import { once } from 'node:events';
 import { stat } from 'node:fs/promises';
-import { fileURLToPath } from 'node:url';
 import type { Logger } from 'pino';
-import type { SchemaAnswer, SchemaRequest } from './schema-process.ts';
+import type { SchemaAnswer } from './schema-process.ts';
 import type { SchemasByNamespace } from './schema-program.ts';
+import { createSchemaReader } from './schema-reader.ts';
 
 export interface StaticSchemas {
   /**
@@ -21,25 +19,26 @@ export interface StaticSchemas {
 }
 
 const TIMEOUT_MS = 30_000;
-
-/** A process that nobody ends (its parent was killed) ends by itself a little later. */
-const GRACE_MS = 5_000;
+const IDLE_MS = 10_000;
 
 type Schemas = Extract<SchemaAnswer, { kind: 'schemas' }>['schemas'];
 
 /**
  * @param deps.graphs     module and export of each graph
+ * @param deps.idleMs     how long the process that reads is kept for the next module
  * @param deps.timeoutMs  a reading that takes longer is ended; that of one file, not the wait for those before it
  */
 export function createStaticSchemas(deps: {
   graphs: { readonly [graphId: string]: { readonly file: string; readonly exportName: string } };
   logger: Logger;
   timeoutMs?: number;
+  idleMs?: number;
 }): StaticSchemas {
-  const { graphs, logger, timeoutMs = TIMEOUT_MS } = deps;
+  const { graphs, logger, timeoutMs = TIMEOUT_MS, idleMs = IDLE_MS } = deps;
+  const reader = createSchemaReader({ timeoutMs, idleMs });
   const stopping = new AbortController();
   const known = new Map<string, { version: string; schemas: Promise<Schemas | null> }>();
-  // One at a time: each takes a processor and some 350 MB.
+  // One at a time: it takes a processor and some 350 MB.
   let last: Promise<unknown> = Promise.resolve();
 
   async function read(file: string): Promise<Schemas | null> {
@@ -47,7 +46,7 @@ export function createStaticSchemas(deps: {
       .filter((graph) => graph.file === file)
       .map(({ exportName }) => exportName);
     try {
-      const answer = await ask({ file, exportNames, usefulMs: timeoutMs + GRACE_MS }, timeoutMs, stopping.signal);
+      const answer = await reader.ask({ file, exportNames }, stopping.signal);
       if (answer.kind === 'schemas') return answer.schemas;
       if (answer.kind === 'failed') throw new Error(answer.reason);
       logger.info({ file }, 'no schemas from types: no TypeScript with an API is installed (5 or 6)');
@@ -75,6 +74,7 @@ export function createStaticSchemas(deps: {
     async close() {
       stopping.abort();
       await last;
+      await reader.end();
     },
   };
 }
@@ -87,33 +87,5 @@ async function versionOf(file: string): Promise<string> {
   } catch {
     // What is wrong with it, the reading will say.
     return 'unknown';
-  }
-}
-
-/** @throws when the process ends without an answer, is too slow, or the signal is raised */
-async function ask(request: SchemaRequest, timeoutMs: number, stopped: AbortSignal): Promise<SchemaAnswer> {
-  stopped.throwIfAborted();
-  const child = fork(fileURLToPath(new URL('./schema-process.ts', import.meta.url)), {
-    // The server's own flags and environment are nothing to it.
-    execArgv: [],
-    env: {},
-    stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
-  });
-  const ended = once(child, 'exit');
-  const tooSlow = AbortSignal.timeout(timeoutMs);
-  try {
-    child.send(request);
-    const signal = AbortSignal.any([stopped, tooSlow]);
-    const answered = once(child, 'message', { signal }).then(([answer]) => answer as SchemaAnswer);
-    const failed = ended.then(([code, signalName]) => {
-      throw new Error(`the process that reads them ended (${signalName ?? code})`);
-    });
-    return await Promise.race([answered, failed]);
-  } catch (error) {
-    if (tooSlow.aborted) throw new Error(`it took more than ${timeoutMs} ms`);
-    throw error;
-  } finally {
-    child.kill('SIGKILL');
-    await ended;
   }
 }

@@ -3,6 +3,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -39,11 +40,27 @@ const logger = pino({ level: 'warn' }, { write: (line: string) => warnings.push(
 const PATIENCE_MS = 100_000;
 
 /** Of graphs by their exports, each in a file. */
-function schemasOf(graphs: { [exportName: string]: string }, timeoutMs = PATIENCE_MS): StaticSchemas {
+function schemasOf(
+  graphs: { [exportName: string]: string },
+  limits: { timeoutMs?: number; idleMs?: number } = {},
+): StaticSchemas {
   const entries = Object.entries(graphs).map(([exportName, file]) => [exportName, { exportName, file }]);
-  const schemas = createStaticSchemas({ graphs: Object.fromEntries(entries), logger, timeoutMs });
+  const schemas = createStaticSchemas({
+    graphs: Object.fromEntries(entries),
+    logger,
+    timeoutMs: PATIENCE_MS,
+    ...limits,
+  });
   opened.push(schemas);
   return schemas;
+}
+
+function isGone(pid: number): boolean {
+  try {
+    return !process.kill(pid, 0);
+  } catch {
+    return true;
+  }
 }
 
 /** A project that is read in no time: it has no library, not even that of the language. */
@@ -59,16 +76,22 @@ async function project(name: string, files: { [path: string]: string }): Promise
 }
 const graphWith = (state: string) => `{ lg_is_pregel: boolean; '~RunOutput': ${state}; '~OutputType': { out: 1 } }`;
 
+const forms = ['uncompiled', 'compiled', 'promised', 'agent', 'factory', 'asyncFactory', 'renamed'];
+const others = ['parent', 'parentFactory', 'functional', 'untyped', 'notAGraph', 'wrong', 'notThere'];
+const parts = ['inner', 'outer', 'zod', 'mixed'];
+/** By one process: LangGraph's own types are most of the work. */
+const typed = schemasOf({
+  ...Object.fromEntries([...forms, ...others].map((name) => [name, fixture('typed.ts')])),
+  ...Object.fromEntries(parts.map((name) => [name, fixture('typed-parts.ts')])),
+});
+
 describe('what types say', () => {
-  const forms = ['uncompiled', 'compiled', 'promised', 'agent', 'factory', 'asyncFactory', 'renamed'];
-  const others = ['parent', 'parentFactory', 'functional', 'untyped', 'notAGraph', 'wrong', 'notThere'];
   let read: { [exportName: string]: SchemasByNamespace | null };
   let graph: GraphSchemas;
 
   beforeAll(async () => {
     const names = [...forms, ...others];
-    const schemas = schemasOf(Object.fromEntries(names.map((name) => [name, fixture('typed.ts')])));
-    read = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await schemas.of(name)])));
+    read = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await typed.of(name)])));
     const own = read.compiled?.[''];
     if (own === undefined) throw new Error(`the compiled graph has no schemas: ${JSON.stringify(warnings)}`);
     graph = own;
@@ -195,16 +218,14 @@ describe('what types say', () => {
 
 describe('a graph is described', () => {
   test('by its definition, and by its types where that says nothing', { timeout: PATIENCE_MS }, async () => {
-    const names = ['inner', 'outer', 'zod', 'mixed'];
     const file = fixture('typed-parts.ts');
-    const entries = names.map((exportName) => [exportName, { file, exportName, context: 'checkpoint' as const }]);
+    const entries = parts.map((exportName) => [exportName, { file, exportName, context: 'checkpoint' as const }]);
     const graphs = await createGraphRegistry({ graphs: Object.fromEntries(entries), model: modelConfig(null) });
     const asked: string[] = [];
-    const schemas = schemasOf(Object.fromEntries(names.map((name) => [name, file])));
     const staticSchemas: Pick<StaticSchemas, 'of'> = {
       of(graphId) {
         asked.push(graphId);
-        return schemas.of(graphId);
+        return typed.of(graphId);
       },
     };
     const pool = testPool('postgres://nobody@127.0.0.1:1/nowhere');
@@ -251,6 +272,28 @@ describe('a module is read', () => {
     expect(await readFile(told, 'utf8')).toBe('begin end begin end ');
   });
 
+  test('by one process, which is kept for a while', async () => {
+    const pids = join(folder, 'pids');
+    const real = createRequire(import.meta.url).resolve('typescript');
+    const shim = `require('node:fs').appendFileSync(${JSON.stringify(pids)}, process.pid + ' ');
+      module.exports = require(${JSON.stringify(real)});`;
+    const source = (name: string) => `export declare const ${name}: ${graphWith(`{ ${name}: string }`)};`;
+    const files = { 'a.ts': source('a'), 'b.ts': source('b'), 'node_modules/typescript/index.js': shim };
+    const home = await project('kept', files);
+    const pidsSoFar = async () => (await readFile(pids, 'utf8')).trim().split(' ').map(Number);
+    const schemas = schemasOf({ a: join(home, 'a.ts'), b: join(home, 'b.ts') });
+    const read = await Promise.all([schemas.of('a'), schemas.of('b')]);
+    expect(read).toMatchObject([
+      { '': { state: { properties: { a: {} } } } },
+      { '': { state: { properties: { b: {} } } } },
+    ]);
+    expect(await pidsSoFar()).toHaveLength(1);
+    const hasty = schemasOf({ a: join(home, 'a.ts') }, { idleMs: 1 });
+    expect(await hasty.of('a')).toEqual(read[0]);
+    const [, pid = 0] = await pidsSoFar();
+    await until(() => isGone(pid), { message: 'the process ends' });
+  });
+
   test('and is not run', async () => {
     const source = `throw new Error('was run'); export const a = null as ${graphWith('{ a: string }')};`;
     const home = await project('throws', { 'a.ts': source });
@@ -283,9 +326,9 @@ describe('a module is read', () => {
 });
 
 describe('a reading that fails gives null and a warning', () => {
-  const warned = async (home: string, timeoutMs?: number): Promise<string[]> => {
+  const warned = async (home: string, timeoutMs = PATIENCE_MS): Promise<string[]> => {
     warnings.length = 0;
-    const schemas = schemasOf({ a: join(home, 'a.ts') }, timeoutMs);
+    const schemas = schemasOf({ a: join(home, 'a.ts') }, { timeoutMs });
     expect(await schemas.of('a')).toBeNull();
     expect(warnings).toHaveLength(1);
     return warnings.map(({ err }) => err?.message ?? '');
