@@ -123,7 +123,6 @@ async function build(
   undo.push(() => engine.close());
 
   const staticSchemas = createStaticSchemas({ graphs: config.graphs, logger });
-  undo.push(() => staticSchemas.close());
   const assistantDeps = { pool, graphIds: graphs.ids() };
   const assistants = createAssistantService({
     ...assistantDeps,
@@ -147,6 +146,8 @@ async function build(
   }
 
   url = config.roles.includes('http') ? await serve() : null;
+  // Before the server, which waits for its requests.
+  undo.push(() => staticSchemas.close());
   return { url, evictionPolicy: await evictionPolicy(redis), close: takeDown };
 
   async function serve(): Promise<string> {
