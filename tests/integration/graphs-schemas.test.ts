@@ -375,6 +375,6 @@ test('a process that reads schemas ends by itself when nobody is there to end it
   const file = fileURLToPath(new URL('../../src/graphs/schema-process.ts', import.meta.url));
   const child = fork(file, { execArgv: [], stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
   child.send({ file: join(home, 'a.ts'), exportNames: ['a'], usefulMs: 500 });
-  child.unref();
+  onTestFinished(() => void child.kill('SIGKILL'));
   expect(await once(child, 'exit')).toEqual([null, 'SIGKILL']);
 });
