@@ -154,10 +154,12 @@ describe('reading a thread of 300 checkpoints of 50 KB each (A35)', () => {
 
   beforeAll(async () => {
     threadId = await newThread();
-    await client.runs.wait(threadId, 'pages', {
+    const asked = {
       input: human('go'),
+      streamMode: 'custom' as const,
       config: { configurable: { count: CHECKPOINTS, bytes: BYTES }, recursion_limit: CHECKPOINTS + 10 },
-    });
+    };
+    await partsOf(client.runs.stream(threadId, 'pages', asked));
     meter = await startPostgresMeter(cluster.database.url);
     server = await cluster.add({ env: { DATABASE_URL: meter.url }, config: { roles: ['http'] } });
     metered = clientOf(server, ANN);
