@@ -1,5 +1,6 @@
 /** What the static type of an export says of the graph it is, or makes: the types of its state, input, output and configuration. */
 import type ts from 'typescript';
+import type { Json } from '#src/events/event.ts';
 import type { GraphSchemas } from './graph.ts';
 import type { SchemaField } from './schema-facts.ts';
 import type { SchemaWriter } from './schema-types.ts';
@@ -12,6 +13,11 @@ export interface GraphParts {
   isGraph(type: ts.Type): boolean;
   /** Null when the type is not that of a graph. */
   schemasOf(type: ts.Type): GraphSchemas | null;
+}
+
+/** Where a definition names no channels, what goes in and comes out is the state. */
+function withFields(schema: Json): Json {
+  return typeof schema === 'object' && schema !== null && ('properties' in schema || 'anyOf' in schema) ? schema : null;
 }
 
 /** LangGraph has types beside its values for this: `~InputType`, `~OutputType`, `~RunOutput`, `_configSchema`, `ValueType`. */
@@ -65,14 +71,14 @@ export function createGraphParts(
   }
 
   /** Anything may be missing in a state, whatever its type says: nothing need have written it yet. */
-  function objectOf(type: ts.Type | null): GraphSchemas['state'] {
+  function objectOf(type: ts.Type | null): Json {
     if (type === null || type.flags & (Any | Unknown | Never)) return null;
     // What a function of the functional API gives is a promise.
     const { required: _required, ...schema } = ofType(awaited(type) ?? type);
     return schema;
   }
 
-  function definitionOf(type: ts.Type | null): GraphSchemas['state'] {
+  function definitionOf(type: ts.Type | null): Json {
     if (type === null || type.flags & (Any | Unknown)) return null;
     const fields = fieldsOf(checker.getNonNullableType(type));
     return fields === null ? null : ofFields(fields);
@@ -83,12 +89,18 @@ export function createGraphParts(
     schemasOf(exported) {
       const graph = graphIn(exported);
       if (graph === null) return null;
+      const state = objectOf(member(graph, '~RunOutput'));
+      const input = objectOf(member(graph, '~InputType'));
+      const output = objectOf(member(graph, '~OutputType'));
       const builder = member(graph, 'builder');
+      // Of the functional API.
+      if (builder === null) return { state, input, output, config: null };
       return {
-        state: objectOf(member(graph, '~RunOutput')),
-        input: (builder && definitionOf(member(builder, '_inputDefinition'))) ?? objectOf(member(graph, '~InputType')),
-        output: objectOf(member(graph, '~OutputType')),
-        config: builder && definitionOf(member(builder, '_configSchema')),
+        state,
+        // Not what may be written to the channels (also one message, or a text for one), but what is then in them.
+        input: withFields(definitionOf(member(builder, '_inputDefinition'))) ?? withFields(input) ?? state,
+        output: withFields(output) ?? state,
+        config: definitionOf(member(builder, '_configSchema')),
       };
     },
   };

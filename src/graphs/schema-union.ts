@@ -29,6 +29,8 @@ function isLiteral(schema: JsonObject): boolean {
 }
 
 function enumOf(literals: JsonObject[]): JsonObject {
+  const [only, ...others] = literals;
+  if (only !== undefined && others.length === 0) return only;
   const values = literals.map(({ const: value = null }) => value);
   const isNull = (value: Json): boolean => value === null;
   return {

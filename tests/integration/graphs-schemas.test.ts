@@ -77,7 +77,7 @@ async function project(name: string, files: { [path: string]: string }): Promise
 const graphWith = (state: string) => `{ lg_is_pregel: boolean; '~RunOutput': ${state}; '~OutputType': { out: 1 } }`;
 
 const forms = ['uncompiled', 'compiled', 'promised', 'agent', 'factory', 'asyncFactory', 'renamed'];
-const others = ['parent', 'parentFactory', 'functional', 'untyped', 'notAGraph', 'wrong', 'notThere'];
+const others = ['channels', 'parent', 'parentFactory', 'functional', 'untyped', 'notAGraph', 'wrong', 'notThere'];
 const parts = ['inner', 'outer', 'zod', 'mixed'];
 /** By one process: LangGraph's own types are most of the work. */
 const typed = schemasOf({
@@ -122,7 +122,7 @@ describe('what types say', () => {
             required: ['a', 'kind'],
           },
           { type: 'object', properties: { kind: { type: 'string', const: 'b' } }, required: ['kind'] },
-          { type: 'string', enum: ['none'] },
+          { type: 'string', const: 'none' },
         ],
       },
       link: { type: 'string', format: 'uri' },
@@ -196,6 +196,12 @@ describe('what types say', () => {
       expect(schemas[namespace]).toMatchObject({ state: inner, input: inner, output: inner });
     }
     expect(schemas['']?.config).toEqual({ type: 'object', $schema: DRAFT });
+  });
+
+  test('of a graph that names its channels without annotations', () => {
+    const kept = { type: 'object', properties: { kept: { type: 'string' } }, $schema: DRAFT };
+    const config = { type: 'object', $schema: DRAFT };
+    expect(read.channels?.['']).toEqual({ state: kept, input: kept, output: kept, config });
   });
 
   test('of a function that is a graph: what goes in and comes out', () => {

@@ -94,6 +94,11 @@ builder.addNode([
 export const parent = builder.compile();
 export const parentFactory = () => parent;
 
+/** As graphs were defined before there were annotations. */
+export const channels = new StateGraph<{ kept: string }>({ channels: { kept: null } })
+  .addNode('step', () => ({ kept: '' }))
+  .addEdge(START, 'step');
+
 export const functional = entrypoint('functional', async (question: { text: string }) => question.text.length);
 
 /** Its type has been given away. */
