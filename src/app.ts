@@ -50,7 +50,7 @@ export interface App {
   /** The policy of Redis that could drop streams, when it has one. */
   readonly evictionPolicy: string | null;
   /**
-   * Readiness off, streams end with a hint to come back, runs get `runs.drain_timeout` to finish, the rest is handed
+   * Readiness off, streams end with a hint to come back or are cut, runs get `runs.drain_timeout` to finish, the rest is handed
    * back; then connections close. Can be called once.
    */
   close(): Promise<void>;

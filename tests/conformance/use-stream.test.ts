@@ -159,14 +159,17 @@ describe.each(SDKS)('useStream of $name', ({ name: sdk }) => {
     const { reply, next, text } = answer('one', ' two');
     cluster.model.setScript(replies({ first: reply }));
     const tab = await open();
+    await tab.say('hello');
+    await tab.shows({ messages: conversation('hello'), state: 'idle' });
     await tab.say('first');
-    await tab.shows({ messages: ['human: first', 'ai: one'], state: 'busy' });
+    await tab.shows({ messages: [...conversation('hello'), 'human: first', 'ai: one'], state: 'busy' });
     await tab.say('second');
     await tab.say('third');
     next();
-    await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
+    const all = conversation('hello', ['first', text], 'second', 'third');
+    await tab.shows({ messages: all, state: 'idle', error: '' });
     await tab.page.reload();
-    await tab.shows({ messages: conversation(['first', text], 'second', 'third'), state: 'idle', error: '' });
+    await tab.shows({ messages: all, state: 'idle', error: '' });
   });
 
   test('runs queued on the server are shown one after the other', async () => {
