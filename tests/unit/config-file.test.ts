@@ -38,7 +38,7 @@ describe('config.yaml', () => {
       const read = path.reduce<unknown>((inner, name) => (inner as Record<string, unknown> | undefined)?.[name], shown);
       if (value === undefined) {
         expect(read, path.join('.')).toBeUndefined();
-        expect(yaml, path.join('.')).toMatch(new RegExp(`^ *# ${path.at(-1)}: `, 'm'));
+        expect(yaml, path.join('.')).toMatch(new RegExp(`^ *# *${path.at(-1)}: `, 'm'));
       } else {
         expect(read, path.join('.')).toEqual(value);
       }
