@@ -44,6 +44,12 @@ export function createInProcessFetch(app: FastifyInstance, origin: () => string)
   };
 }
 
+/**
+ * Requests under way. A Request hears of its caller's abort only while the Request itself is held (WHATWG leaves it to garbage
+ * collection): nobody else holds it once the answer has begun.
+ */
+const underWay = new Set<Request>();
+
 /** One request and its answer, whose body is read as it comes. */
 function exchange(asked: Request, body: Buffer | null, connect: () => ReturnType<typeof connectionPair>[0]) {
   const { signal, method } = asked;
@@ -61,8 +67,12 @@ function exchange(asked: Request, body: Buffer | null, connect: () => ReturnType
   const leave = (): void => {
     near.destroy();
   };
+  underWay.add(asked);
   signal.addEventListener('abort', leave, { once: true });
-  near.once('close', () => signal.removeEventListener('abort', leave));
+  near.once('close', () => {
+    underWay.delete(asked);
+    signal.removeEventListener('abort', leave);
+  });
   outgoing.once('response', (incoming) => resolve(toResponse(incoming, method, signal)));
   outgoing.on('error', (error) => reject(signal.aborted ? signal.reason : failed(error)));
   outgoing.end(body ?? undefined);

@@ -51,6 +51,9 @@ const CLOSE_GRACE_MS = 1000;
 /** And how long a source that does not heed its signal, so that it cannot hold up the shutdown. */
 const SOURCE_GRACE_MS = 4000;
 
+/** Headers go out within a few ticks of the stream's making; nothing tells when. */
+const BEGUN_POLL_MS = 2;
+
 interface SseDeps {
   keepaliveMs: number;
   writeTimeoutMs: number;
@@ -124,6 +127,13 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
     raw.destroy();
   }
 
+  /** Without its headers the client would not know where to come back, and ask again for what it has asked for. */
+  function cutOnceBegun(): void {
+    if (raw.destroyed) return;
+    if (raw.headersSent) setImmediate(() => endByForce('stream cut at shutdown'));
+    else setTimeout(cutOnceBegun, BEGUN_POLL_MS);
+  }
+
   raw.once('close', () => {
     const end = endedByUs ? 'server_closed' : raw.writableFinished ? 'finished' : 'client_left';
     source.client.release();
@@ -144,8 +154,7 @@ function openStream<T>(deps: SseDeps, reply: FastifyReply, source: SseSource<T>,
     body,
     async stop() {
       endedByUs = true;
-      // Without its headers the client would not know where to come back, and ask again for what it has asked for.
-      if (source.cutAtShutdown === true && raw.headersSent) endByForce('stream cut at shutdown');
+      if (source.cutAtShutdown === true) cutOnceBegun();
       else body.finish();
       stopped ??= Promise.withResolvers();
       const { promise, resolve } = stopped;

@@ -1,11 +1,17 @@
 /** Requests that a process makes to its own server: as over a socket, without one. */
 import { Socket } from 'node:net';
 import { Readable } from 'node:stream';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from 'vitest';
 import { watchClient } from '#src/http/client.ts';
 import { createInProcessFetch } from '#src/http/in-process.ts';
 import { until } from '#tests/support/until.ts';
 import { createFeed, type Rig, startRig } from './http-rig.ts';
+
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
 
 interface Inside extends Rig {
   inside: typeof fetch;
@@ -179,6 +185,22 @@ test('a caller that leaves before the answer is noticed, one that had left asks 
   late.abort(new Error('too long'));
   await expect(waits).rejects.toThrow('too long');
   await until(() => ends.includes('waiter left'), { message: 'the route to notice' });
+});
+
+test('a caller that leaves in mid answer is noticed, whatever has been collected meanwhile', async () => {
+  const { ask, feed, ends } = await startInside();
+  const leaving = new AbortController();
+  const reader = ((await ask('/stream', { signal: leaving.signal })).body as ReadableStream<Uint8Array>).getReader();
+  for (let n = 0; n < 10; n += 1) {
+    feed.push(String(n));
+    await reader.read();
+    // What was looked at in this turn of the event loop is not collected in it.
+    await nextTurn();
+    collectGarbage();
+    await nextTurn();
+  }
+  leaving.abort(new Error('enough'));
+  await until(() => ends.includes('client_left'), { message: 'the stream to end' });
 });
 
 test('an answer that breaks off is an error, as is a server that has closed', async () => {
