@@ -93,6 +93,23 @@ describe('who asks', () => {
     expect(JSON.stringify([metadata, thread.config])).not.toContain('langgraph_auth');
   });
 
+  test('is not told otherwise by headers, whichever of them graphs are told of', async () => {
+    const { thread_id: id } = await clientOf('ann').threads.create();
+    const headers = { 'x-user': 'ann', 'x-team': 'red', authorization: 'secret', langgraph_auth_user_id: 'eve' };
+    const reserved = { graph_id: 'other', checkpoint_id: 'made up', __own: '1', other: 'told' };
+    const body = { assistant_id: 'hosted', input: { asked: '' } };
+    const ran = await raw('POST', `/threads/${id}/runs/wait`, { ...headers, ...reserved }, body);
+    expect(ran.status).toBe(200);
+    const [run] = await clientOf('ann').runs.list(id);
+    const told = JSON.stringify([
+      run,
+      await clientOf('ann').threads.get(id),
+      await clientOf('ann').threads.getState(id),
+    ]);
+    expect(told).toContain('told');
+    for (const never of ['eve', 'made up', '__own', 'secret', '"graph_id":"other"']) expect(told).not.toContain(never);
+  });
+
   test('is told to the graph of a message, too', async () => {
     const sent = await rest('ann:a', 'POST', '/threads/messages', { content: 'hi' });
     expect(sent.status).toBe(202);

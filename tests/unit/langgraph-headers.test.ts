@@ -6,6 +6,8 @@ const headers = {
   authorization: 'Bearer secret',
   cookie: 'a=b',
   'x-api-key': 'secret',
+  'x-forwarded-access-token': 'secret',
+  'x-goog-iap-jwt-assertion': 'secret',
   'x-team': 'blue',
   'x-team-name': 'the blue',
   'user-agent': 'test',

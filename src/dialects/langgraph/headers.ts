@@ -20,11 +20,15 @@ const PRIVATE = new Set([
   'x-dev-user',
   'x-request-id',
 ]);
+/** What proxies and identity services call theirs, such as x-forwarded-access-token and x-goog-iap-jwt-assertion. */
+const SECRET = /(?:token|assertion|secret|password|credentials?|jwt|api-?key)$/;
+
+const isPrivate = (name: string): boolean => PRIVATE.has(name) || SECRET.test(name);
 
 export function headersToldOf(headers: IncomingHttpHeaders, { includes, excludes }: HeaderRules): JsonObject {
   const isTold = (name: string): boolean =>
     !excludes.some((pattern) => fits(name, pattern)) &&
-    includes.some((pattern) => (PRIVATE.has(name) ? pattern === name : fits(name, pattern)));
+    includes.some((pattern) => (isPrivate(name) ? pattern === name : fits(name, pattern)));
   return Object.fromEntries(
     Object.entries(headers).flatMap(([name, value]) =>
       typeof value === 'string' && isTold(name) ? [[name, value]] : [],

@@ -140,15 +140,21 @@ const RESERVED = new Set([
   'langgraph_auth_permissions',
 ]);
 
+/** What a client may put into a run's configurable. */
+function freeOf(configurable: JsonObject): JsonObject {
+  return Object.fromEntries(
+    Object.entries(configurable).filter(([key]) => !RESERVED.has(key) && !key.startsWith('__')),
+  );
+}
+
 /** A config as the core takes it: what it does not know is left out. */
 function configOf(config: JsonObject): RunConfig {
   const { tags, recursion_limit: limit, configurable, metadata } = config;
-  const entries = Object.entries(objectOf(configurable ?? null));
-  const free = entries.filter(([key]) => !RESERVED.has(key) && !key.startsWith('__'));
+  const free = freeOf(objectOf(configurable ?? null));
   return {
     ...(Array.isArray(tags) ? { tags: tags.map(String) } : {}),
     ...(typeof limit === 'number' ? { recursion_limit: limit } : {}),
-    ...(free.length === 0 ? {} : { configurable: Object.fromEntries(free) }),
+    ...(Object.keys(free).length === 0 ? {} : { configurable: free }),
     ...(metadata === undefined ? {} : { metadata: objectOf(metadata) }),
   };
 }
@@ -175,7 +181,7 @@ interface Facts {
 const NO_FACTS: Facts = { headers: {}, user: {} };
 
 function factsOf(request: FastifyRequest, rules: HeaderRules): Facts {
-  return { headers: headersToldOf(request.headers, rules), user: userFacts(request) ?? {} };
+  return { headers: freeOf(headersToldOf(request.headers, rules)), user: userFacts(request) ?? {} };
 }
 
 function objectOf(value: Json): JsonObject {
