@@ -99,7 +99,7 @@ export function createTypeFacts(compiler: typeof ts, program: ts.Program): TypeF
           .map((symbol) => ({ symbol, name: symbol.name, type: checker.getTypeOfSymbol(symbol) }))
           .map((field) => ({ ...field, isOptional: isOptional(field.symbol, field.type) }))
           // The names of properties that are symbols begin so.
-          .filter((field) => !field.name.startsWith('__@') && !isFunction(field.type))
+          .filter(({ name }) => !name.startsWith('__@'))
       );
     },
     heirsOf: (type) => (isAbstract(type) ? program.getSourceFiles().flatMap((file) => heirsIn(file, type)) : []),

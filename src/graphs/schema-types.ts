@@ -24,8 +24,7 @@ const DRAFT = 'http://json-schema.org/draft-07/schema#';
 
 /** @param compiler the compiler that made the program */
 export function createSchemaWriter(compiler: typeof ts, program: ts.Program): SchemaWriter {
-  const { TypeFlags } = compiler;
-  const checker = program.getTypeChecker();
+  const [{ TypeFlags }, checker] = [compiler, program.getTypeChecker()];
   const facts = createTypeFacts(compiler, program);
   let definitions: { [name: string]: JsonObject } = {};
   let names = new Map<ts.Type, string>();
@@ -112,7 +111,8 @@ export function createSchemaWriter(compiler: typeof ts, program: ts.Program): Sc
     };
   }
 
-  function fieldsSchema(fields: SchemaField[]): JsonObject {
+  function fieldsSchema(all: SchemaField[]): JsonObject {
+    const fields = all.filter(({ type }) => !facts.isFunction(type));
     const properties: JsonObject = {};
     for (const { name, type, symbol } of fields) {
       const schema = schemaOf(type);

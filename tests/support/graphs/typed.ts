@@ -61,7 +61,7 @@ const State = Annotation.Root({
   missing: Annotation<Missing>(),
   anything: Annotation<unknown>(),
 });
-const Input = Annotation.Root({ question: Annotation<string>() });
+const Input = Annotation.Root({ question: Annotation<string>(), callback: Annotation<() => void>() });
 const Output = Annotation.Root({ answer: Annotation<string>(), sources: Annotation<BaseMessage[]>() });
 const Context = Annotation.Root({ model: Annotation<'small' | 'large'>(), depth: Annotation<number | undefined>() });
 
