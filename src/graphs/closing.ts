@@ -18,7 +18,7 @@ const CHANNEL = 'messages';
 
 /**
  * Makes the newest state of a lineage one that a new turn can start from. Repeatable: a second time changes nothing.
- * A lineage without a `messages` channel of messages is left as it is.
+ * A lineage without a `messages` channel of messages has no history to repair.
  * @param graph    with the saver attached
  * @param lineage.partials text that people saw of messages no node returned
  * @param lineage.ended  the run whose nodes are still to run is over: they are forgotten, or clients would take them for a breakpoint

@@ -30,12 +30,21 @@ export function createSchemaReader({ timeoutMs, idleMs }: { timeoutMs: number; i
     await ended;
   }
 
+  /** One that ends while nobody asks (it is the first to go when memory is short) is not asked again. */
+  function begun(): { child: ChildProcess; ended: Promise<unknown[]> } {
+    const process = started();
+    process.child.once('exit', () => {
+      if (running === process) running = null;
+    });
+    return process;
+  }
+
   return {
     end,
     async ask(request, stopped) {
       stopped.throwIfAborted();
       clearTimeout(idle);
-      running ??= started();
+      running ??= begun();
       const { child, ended } = running;
       const tooSlow = AbortSignal.timeout(timeoutMs);
       try {
@@ -59,7 +68,7 @@ export function createSchemaReader({ timeoutMs, idleMs }: { timeoutMs: number; i
 function started(): { child: ChildProcess; ended: Promise<unknown[]> } {
   const child = fork(fileURLToPath(new URL('./schema-process.ts', import.meta.url)), {
     // The server's own flags and environment are nothing to it.
-    execArgv: [],
+    execArgv: ['--max-old-space-size=1024'],
     env: {},
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
   });

@@ -20,6 +20,8 @@ export interface StaticSchemas {
 
 const TIMEOUT_MS = 30_000;
 const IDLE_MS = 10_000;
+/** A reading that failed may have failed for want of time or memory: it is tried again, but not by every request. */
+const FAILED_FOR_MS = 60_000;
 
 type Schemas = Extract<SchemaAnswer, { kind: 'schemas' }>['schemas'];
 
@@ -38,6 +40,8 @@ export function createStaticSchemas(deps: {
   const reader = createSchemaReader({ timeoutMs, idleMs });
   const stopping = new AbortController();
   const known = new Map<string, { version: string; schemas: Promise<Schemas | null> }>();
+  /** When the reading of a file failed, by the monotonic clock. */
+  const failedAtMs = new Map<string, number>();
   // One at a time: it takes a processor and some 350 MB.
   let last: Promise<unknown> = Promise.resolve();
 
@@ -51,6 +55,7 @@ export function createStaticSchemas(deps: {
       if (answer.kind === 'failed') throw new Error(answer.reason);
       logger.info({ file }, 'no schemas from types: no TypeScript with an API is installed (5 or 6)');
     } catch (error) {
+      failedAtMs.set(file, performance.now());
       if (!stopping.signal.aborted) logger.warn({ err: error, file }, 'no schemas from types: they could not be read');
     }
     return null;
@@ -63,7 +68,9 @@ export function createStaticSchemas(deps: {
       const { file, exportName } = graph;
       const version = await versionOf(file);
       let entry = known.get(file);
-      if (entry === undefined || entry.version !== version) {
+      const isOld = performance.now() - (failedAtMs.get(file) ?? Number.POSITIVE_INFINITY) > FAILED_FOR_MS;
+      if (entry === undefined || entry.version !== version || isOld) {
+        failedAtMs.delete(file);
         const schemas = last.then(() => read(file));
         last = schemas;
         entry = { version, schemas };

@@ -50,24 +50,34 @@ export interface ClaimedRun extends Run {
  * failure fails the batch; then they are claimed one by one, because the larger a batch the likelier it is refused again: workers
  * with room would stand beside a queue that grows. It gives nothing when even the first collides (the next wake-up or poll tries
  * again). A row that Postgres refuses to change for any other reason is always the first again: those behind it are tried, so
- * that one broken run does not stop every queue.
+ * that one broken run does not stop every queue. @param onRefused is told of each that was passed over
  * After a crash here: the transaction is gone, the runs are still queued.
  */
-export async function claim(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
+export async function claim(
+  pool: Pool,
+  workerId: string,
+  limit: number,
+  onRefused: (refusal: unknown) => void = () => undefined,
+): Promise<ClaimedRun[]> {
   try {
     return await claimAtMost(pool, workerId, limit);
   } catch (error) {
     if (isUnavailable(error) && !isConflict(error)) throw error;
-    return oneByOne(pool, workerId, limit);
+    return oneByOne(pool, workerId, limit, onRefused);
   }
 }
 
 /** What has been claimed is given, whatever befalls the next: it is ours already. @throws when the first cannot be claimed */
-async function oneByOne(pool: Pool, workerId: string, limit: number): Promise<ClaimedRun[]> {
+async function oneByOne(
+  pool: Pool,
+  workerId: string,
+  limit: number,
+  onRefused: (refusal: unknown) => void,
+): Promise<ClaimedRun[]> {
   const claimed: ClaimedRun[] = [];
   while (claimed.length < limit) {
     try {
-      const next = await claimFirst(pool, workerId);
+      const next = await claimFirst(pool, workerId, onRefused);
       if (next.length === 0) break;
       claimed.push(...next);
     } catch (error) {
@@ -82,11 +92,12 @@ async function oneByOne(pool: Pool, workerId: string, limit: number): Promise<Cl
 const MAX_PASSED = 5;
 
 /** The first run that can be claimed. @throws what Postgres said of the first one, when there is none behind those it refuses */
-async function claimFirst(pool: Pool, workerId: string): Promise<ClaimedRun[]> {
+async function claimFirst(pool: Pool, workerId: string, onRefused: (refusal: unknown) => void): Promise<ClaimedRun[]> {
   let refusal: { of: unknown } | null = null;
   for (let passed = 0; passed <= MAX_PASSED; passed += 1) {
     try {
       const claimed = await claimAtMost(pool, workerId, 1, passed);
+      if (claimed.length > 0 && refusal !== null) onRefused(refusal.of);
       if (claimed.length > 0 || refusal === null) return claimed;
       break;
     } catch (error) {

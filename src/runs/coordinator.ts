@@ -90,7 +90,9 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
       again = false;
       const room = deps.concurrency - active.size;
       if (room <= 0 || stopping || !deps.present()) return;
-      const runs = await claim(deps.pool, deps.workerId, room).finally(() => {
+      const runs = await claim(deps.pool, deps.workerId, room, (error) =>
+        logger.error({ err: error }, 'a queued run cannot be claimed; those behind it were'),
+      ).finally(() => {
         claims += 1;
       });
       for (const run of runs) begin(run);

@@ -72,7 +72,8 @@ function addHistory(app: LangGraphApp, deps: LangGraphDeps): void {
     const threadId = threadParam(request);
     const { limit, before, select } = parsed(historyQuery, request.query);
     const read = () => states.history(owner, threadId, { limit, before });
-    const history = await answering(() => settled(deps, owner, threadId, read), { threadId });
+    const newest = before === undefined;
+    const history = await answering(() => (newest ? settled(deps, owner, threadId, read) : read()), { threadId });
     return history.map((state) => selected(stateOf(state), select));
   });
 
@@ -87,7 +88,8 @@ function addHistory(app: LangGraphApp, deps: LangGraphDeps): void {
         metadata: metadata ?? undefined,
         checkpoint: checkpoint ?? undefined,
       });
-    const history = await answering(() => settled(deps, owner, threadId, read), { threadId });
+    const newest = before == null && checkpoint == null;
+    const history = await answering(() => (newest ? settled(deps, owner, threadId, read) : read()), { threadId });
     return history.map((state) => selected(stateOf(state), select));
   });
 }
@@ -117,7 +119,7 @@ async function settled<T>(
   } catch (error) {
     const rolledBack = error instanceof RunledgerError && error.code === 'RUN_NOT_FOUND';
     const stillStopping = error instanceof DOMException && error.name === 'TimeoutError';
-    if (!rolledBack && !stillStopping) throw error;
+    if (!rolledBack && !stillStopping && !closing.aborted) throw error;
   }
   return read();
 }
