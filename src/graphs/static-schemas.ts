@@ -21,7 +21,7 @@ export interface StaticSchemas {
 const TIMEOUT_MS = 30_000;
 const IDLE_MS = 10_000;
 /** A reading that failed may have failed for want of time or memory: it is tried again, but not by every request. */
-const FAILED_FOR_MS = 60_000;
+const RETRY_AFTER_MS = 60_000;
 
 type Schemas = Extract<SchemaAnswer, { kind: 'schemas' }>['schemas'];
 
@@ -29,14 +29,16 @@ type Schemas = Extract<SchemaAnswer, { kind: 'schemas' }>['schemas'];
  * @param deps.graphs     module and export of each graph
  * @param deps.idleMs     how long the process that reads is kept for the next module
  * @param deps.timeoutMs  a reading that takes longer is ended; that of one file, not the wait for those before it
+ * @param deps.retryAfterMs  how long one that failed counts
  */
 export function createStaticSchemas(deps: {
   graphs: { readonly [graphId: string]: { readonly file: string; readonly exportName: string } };
   logger: Logger;
   timeoutMs?: number;
   idleMs?: number;
+  retryAfterMs?: number;
 }): StaticSchemas {
-  const { graphs, logger, timeoutMs = TIMEOUT_MS, idleMs = IDLE_MS } = deps;
+  const { graphs, logger, timeoutMs = TIMEOUT_MS, idleMs = IDLE_MS, retryAfterMs = RETRY_AFTER_MS } = deps;
   const reader = createSchemaReader({ timeoutMs, idleMs });
   const stopping = new AbortController();
   const known = new Map<string, { version: string; schemas: Promise<Schemas | null> }>();
@@ -68,7 +70,7 @@ export function createStaticSchemas(deps: {
       const { file, exportName } = graph;
       const version = await versionOf(file);
       let entry = known.get(file);
-      const isOld = performance.now() - (failedAtMs.get(file) ?? Number.POSITIVE_INFINITY) > FAILED_FOR_MS;
+      const isOld = performance.now() - (failedAtMs.get(file) ?? Number.POSITIVE_INFINITY) > retryAfterMs;
       if (entry === undefined || entry.version !== version || isOld) {
         failedAtMs.delete(file);
         const schemas = last.then(() => read(file));

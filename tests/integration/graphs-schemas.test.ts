@@ -42,7 +42,7 @@ const PATIENCE_MS = 100_000;
 /** Of graphs by their exports, each in a file. */
 function schemasOf(
   graphs: { [exportName: string]: string },
-  limits: { timeoutMs?: number; idleMs?: number } = {},
+  limits: { timeoutMs?: number; idleMs?: number; retryAfterMs?: number } = {},
 ): StaticSchemas {
   const entries = Object.entries(graphs).map(([exportName, file]) => [exportName, { exportName, file }]);
   const schemas = createStaticSchemas({
@@ -284,19 +284,29 @@ describe('a module is read', () => {
     const shim = `require('node:fs').appendFileSync(${JSON.stringify(pids)}, process.pid + ' ');
       module.exports = require(${JSON.stringify(real)});`;
     const source = (name: string) => `export declare const ${name}: ${graphWith(`{ ${name}: string }`)};`;
-    const files = { 'a.ts': source('a'), 'b.ts': source('b'), 'node_modules/typescript/index.js': shim };
+    const files = {
+      'a.ts': source('a'),
+      'b.ts': source('b'),
+      'c.ts': source('c'),
+      'node_modules/typescript/index.js': shim,
+    };
     const home = await project('kept', files);
     const pidsSoFar = async () => (await readFile(pids, 'utf8')).trim().split(' ').map(Number);
-    const schemas = schemasOf({ a: join(home, 'a.ts'), b: join(home, 'b.ts') });
+    const schemas = schemasOf({ a: join(home, 'a.ts'), b: join(home, 'b.ts'), c: join(home, 'c.ts') });
     const read = await Promise.all([schemas.of('a'), schemas.of('b')]);
     expect(read).toMatchObject([
       { '': { state: { properties: { a: {} } } } },
       { '': { state: { properties: { b: {} } } } },
     ]);
-    expect(await pidsSoFar()).toHaveLength(1);
+    const [kept = 0, ...others] = await pidsSoFar();
+    expect(others).toEqual([]);
+    // One that has ended meanwhile is not asked.
+    process.kill(kept, 'SIGKILL');
+    await until(() => isGone(kept), { message: 'the process ends' });
+    expect(await schemas.of('c')).toMatchObject({ '': { state: { properties: { c: {} } } } });
     const hasty = schemasOf({ a: join(home, 'a.ts') }, { idleMs: 1 });
     expect(await hasty.of('a')).toEqual(read[0]);
-    const [, pid = 0] = await pidsSoFar();
+    const [, , pid = 0] = await pidsSoFar();
     await until(() => isGone(pid), { message: 'the process ends' });
   });
 
@@ -354,6 +364,28 @@ describe('a reading that fails gives null and a warning', () => {
   test('whose process dies', async () => {
     const home = await project('dying', compiler('process.exit(3);'));
     expect(await warned(home)).toEqual(['the process that reads them ended (3)']);
+  });
+
+  test('is tried again after a while', async () => {
+    const failed = join(folder, 'failed');
+    const real = createRequire(import.meta.url).resolve('typescript');
+    const text = `const { existsSync, writeFileSync } = require('node:fs');
+      if (!existsSync(${JSON.stringify(failed)})) { writeFileSync(${JSON.stringify(failed)}, ''); process.exit(3); }
+      module.exports = require(${JSON.stringify(real)});`;
+    const home = await project('again', {
+      ...compiler(text),
+      'a.ts': `export declare const a: ${graphWith('{ a: 1 }')};`,
+    });
+    for (const [retryAfterMs, answer] of [
+      [60_000, null],
+      [0, { '': { state: {} } }],
+    ] as const) {
+      await rm(failed, { force: true });
+      const schemas = schemasOf({ a: join(home, 'a.ts') }, { retryAfterMs });
+      expect(await schemas.of('a')).toBeNull();
+      if (answer === null) expect(await schemas.of('a')).toBeNull();
+      else expect(await schemas.of('a')).toMatchObject(answer);
+    }
   });
 
   test('and holds up nobody', async () => {
