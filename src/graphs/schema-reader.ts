@@ -48,13 +48,13 @@ export function createSchemaReader({ timeoutMs, idleMs }: { timeoutMs: number; i
       const { child, ended } = running;
       const tooSlow = AbortSignal.timeout(timeoutMs);
       try {
-        child.send({ ...request, usefulMs: timeoutMs + GRACE_MS } satisfies SchemaRequest);
+        const unsent = sending(child, { ...request, usefulMs: timeoutMs + GRACE_MS });
         const signal = AbortSignal.any([stopped, tooSlow]);
         const answered = once(child, 'message', { signal }).then(([answer]) => answer as SchemaAnswer);
         const failed = ended.then(([code, signalName]) => {
           throw new Error(`the process that reads them ended (${signalName ?? code})`);
         });
-        const answer = await Promise.race([answered, failed]);
+        const answer = await Promise.race([answered, failed, unsent]);
         idle = setTimeout(() => void end(), idleMs).unref();
         return answer;
       } catch (error) {
@@ -63,6 +63,15 @@ export function createSchemaReader({ timeoutMs, idleMs }: { timeoutMs: number; i
       }
     },
   };
+}
+
+/** Never resolves. Rejects when it cannot be sent, which would else be an error that nobody catches. */
+function sending(child: ChildProcess, request: SchemaRequest): Promise<never> {
+  return new Promise((_, reject) => {
+    child.send(request, (error) => {
+      if (error !== null) reject(error);
+    });
+  });
 }
 
 function started(): { child: ChildProcess; ended: Promise<unknown[]> } {
