@@ -19,10 +19,13 @@ let b: TestServer;
 let ledger: pg.Pool;
 
 beforeAll(async () => {
-  // It answers with what was said, at length when it was told to.
+  // It answers with what was said, at length when it was told to. A round's answer waits until all of its messages were sent.
   const script = (request: Parameters<typeof lastText>[0]) => {
     const said = lastText(request);
-    return said.startsWith('long') ? say(words(3_000), { delayMs: 25 }) : say(`answer to ${said}`, { delayMs: 10 });
+    if (said.startsWith('long')) return say(words(3_000), { delayMs: 25 });
+    const answer = say(`answer to ${said}`, { delayMs: 10 });
+    const [round] = /^round \d+(?= message)/.exec(said) ?? [];
+    return round === undefined ? answer : { ...answer, steps: [{ do: 'gate', gate: round } as const, ...answer.steps] };
   };
   cluster = await startCluster({ size: 2, model: { strict: true, script } });
   [a, b] = cluster.servers as [TestServer, TestServer];
@@ -97,6 +100,7 @@ describe('twenty messages at once on one thread, on both processes', () => {
           call<{ run_id: string; code?: string }>(n % 2 === 0 ? a : b, 'POST', path, { content }),
         ),
       );
+      cluster.model.release(`round ${round}`);
       const accepted = answers.flatMap(({ status }, n) => (status === 202 ? [n] : []));
       expect(accepted).toHaveLength(1);
       const [winner = 0] = accepted;
