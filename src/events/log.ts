@@ -51,7 +51,7 @@ export interface EventLog {
   /** Lets the log disappear `ttlMs` from now. Called once the run is sealed. @throws LogUnavailable */
   expireAfter(runId: string, ttlMs: number): Promise<void>;
 
-  /** Removes the log now; nothing is appended to it any more where several processes share it. @throws LogUnavailable */
+  /** Removes the log now; where several processes share it, nothing can be appended to it for a day. @throws LogUnavailable */
   remove(runId: string): Promise<void>;
 
   /** Resolves when the log answers; rejects with LogUnavailable otherwise. For readiness. */

@@ -50,8 +50,9 @@ export interface ClaimedRun extends Run {
  * failure fails the batch; then they are claimed one by one, because the larger a batch the likelier it is refused again: workers
  * with room would stand beside a queue that grows. It gives nothing when even the first collides (the next wake-up or poll tries
  * again). A row that Postgres refuses to change for any other reason is always the first again: those behind it are tried, so
- * that one broken run does not stop every queue. @param onRefused is told of each that was passed over
+ * that one broken run does not stop every queue.
  * After a crash here: the transaction is gone, the runs are still queued.
+ * @param onRefused is told what was refused while others were claimed; when nothing is claimed, it is thrown
  */
 export async function claim(
   pool: Pool,
@@ -82,6 +83,7 @@ async function oneByOne(
       claimed.push(...next);
     } catch (error) {
       if (claimed.length === 0) throw error;
+      onRefused(error);
       break;
     }
   }

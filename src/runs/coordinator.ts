@@ -91,7 +91,7 @@ export function createCoordinator(deps: CoordinatorDeps): Coordinator {
       const room = deps.concurrency - active.size;
       if (room <= 0 || stopping || !deps.present()) return;
       const runs = await claim(deps.pool, deps.workerId, room, (error) =>
-        logger.error({ err: error }, 'a queued run cannot be claimed; those behind it were'),
+        logger.error({ err: error }, 'a claim was refused; others went through'),
       ).finally(() => {
         claims += 1;
       });

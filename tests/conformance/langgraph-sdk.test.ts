@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@langchain/langgraph-sdk';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Cluster, call, startCluster } from '#tests/support/cluster.ts';
+import { human, type Part, partsOf, textsOf } from '#tests/support/langgraph-client.ts';
 import { SDKS, type Sdk } from '#tests/support/sdks.ts';
 import { until } from '#tests/support/until.ts';
 
@@ -30,24 +31,11 @@ function speakWith(sdk: Sdk): void {
   [client, other] = [first, second];
 }
 
-const human = (content: string) => ({ messages: [{ role: 'human', content }] });
 const newThread = async (): Promise<string> => (await client.threads.create()).thread_id;
 
-interface Part {
-  id?: string | undefined;
-  event: string;
-  data: unknown;
-}
-async function all(stream: AsyncIterable<unknown>): Promise<Part[]> {
-  const parts: Part[] = [];
-  for await (const part of stream) parts.push(part as Part);
-  return parts;
-}
 const names = (parts: Part[]): Set<string> => new Set(parts.map(({ event }) => event));
 const isRunning = (threadId: string, runId: string) => async () =>
   (await client.runs.get(threadId, runId)).status === 'running';
-const texts = (values: unknown): unknown[] =>
-  (values as { messages: { content: unknown }[] }).messages.map(({ content }) => content);
 
 test('a run whose events are no longer kept is told from the ledger', async () => {
   const graphs = { remote: `${GRAPH}:graph` };
@@ -59,14 +47,14 @@ test('a run whose events are no longer kept is told from the ledger', async () =
     await local.runs.join(thread_id, run.run_id);
     const told = await until(
       async () => {
-        const parts = await all(local.runs.joinStream(thread_id, run.run_id));
+        const parts = await partsOf(local.runs.joinStream(thread_id, run.run_id));
         // A log that goes away under its reader is told as a hole; the next reader finds it gone.
         return parts.some(({ event }) => event === 'updates' || event === 'resync_required') ? null : parts;
       },
       { message: 'the log to expire', timeoutMs: 30_000 },
     );
     expect(told.map(({ event }) => event)).toEqual(['metadata', 'values']);
-    expect(texts(told[1]?.data)).toEqual(['hi', 'w0 w1 w2 w3 w4 ']);
+    expect(textsOf(told[1]?.data)).toEqual(['hi', 'w0 w1 w2 w3 w4 ']);
   } finally {
     await forgetful.stop();
   }
@@ -90,7 +78,7 @@ test('the state of a thread whose run is being stopped is told when it has stopp
   owner.kill('SIGCONT');
   const [state, [latest]] = await told;
   expect(state.next).toEqual([]);
-  expect(texts(state.values)).toEqual(['slow 200', expect.stringMatching(/^w0 /)]);
+  expect(textsOf(state.values)).toEqual(['slow 200', expect.stringMatching(/^w0 /)]);
   expect(latest).toEqual(state);
 });
 
@@ -109,7 +97,7 @@ describe.each(SDKS)('$name', (sdk) => {
         streamMode: [...modes],
         onRunCreated: (run) => {
           runId = run.run_id;
-          all(other.runs.joinStream(threadId, runId, { lastEventId: '-1' })).then(joined.resolve, joined.reject);
+          partsOf(other.runs.joinStream(threadId, runId, { lastEventId: '-1' })).then(joined.resolve, joined.reject);
         },
       });
       for await (const part of stream) source.push(part as Part);
@@ -117,14 +105,14 @@ describe.each(SDKS)('$name', (sdk) => {
       expect(names(source)).toEqual(new Set(['metadata', 'values', 'messages', 'updates']));
       expect(source.filter(({ event }) => event === 'messages')).toHaveLength(8);
       expect(await joined.promise).toEqual(source);
-      expect(await all(other.runs.joinStream(threadId, runId, { lastEventId: '3' }))).toEqual(source.slice(4));
-      expect(await all(other.runs.joinStream(threadId, runId))).toEqual(source);
+      expect(await partsOf(other.runs.joinStream(threadId, runId, { lastEventId: '3' }))).toEqual(source.slice(4));
+      expect(await partsOf(other.runs.joinStream(threadId, runId))).toEqual(source);
       // What was told is so: the thread is idle when its stream has ended.
       expect((await other.threads.get(threadId)).status).toBe('idle');
     });
 
     test('of a failed run ends with an error that tells nothing of the graph', async () => {
-      const parts = await all(
+      const parts = await partsOf(
         client.runs.stream(await newThread(), 'remote', { input: human('fail'), streamMode: 'values' }),
       );
       expect(parts.at(-1)).toMatchObject({ event: 'error', data: { error: 'GRAPH_ERROR' } });
@@ -132,7 +120,7 @@ describe.each(SDKS)('$name', (sdk) => {
     });
 
     test.each(['messages', 'events', 'debug', 'tasks', 'checkpoints'] as const)('mode %s', async (streamMode) => {
-      const parts = await all(client.runs.stream(await newThread(), 'remote', { input: human('hi'), streamMode }));
+      const parts = await partsOf(client.runs.stream(await newThread(), 'remote', { input: human('hi'), streamMode }));
       expect([...names(parts)].every((name) => name === 'metadata' || name.startsWith(streamMode))).toBe(true);
       expect(parts.length).toBeGreaterThan(2);
     });
@@ -174,7 +162,7 @@ describe.each(SDKS)('$name', (sdk) => {
   describe('a question to a person', () => {
     test('is told by the stream, the thread and its state; the answer goes on from there', async () => {
       const threadId = await newThread();
-      const asked = await all(
+      const asked = await partsOf(
         client.runs.stream(threadId, 'remote', { input: human('ask'), streamMode: ['values', 'updates'] }),
       );
       expect(asked.at(-1)?.data).toMatchObject({ __interrupt__: [{ value: { question: 'go on?' } }] });
@@ -184,14 +172,16 @@ describe.each(SDKS)('$name', (sdk) => {
       const state = await other.threads.getState(threadId);
       expect(state).toMatchObject({ next: ['gate'], tasks: [{ interrupts: [{ value: { question: 'go on?' } }] }] });
       const values = await other.runs.wait(threadId, 'remote', { command: { resume: 'yes' } });
-      expect(texts(values)).toEqual(['ask', 'answer: yes']);
+      expect(textsOf(values)).toEqual(['ask', 'answer: yes']);
       expect((await client.threads.get(threadId)).status).toBe('idle');
     });
 
     test('may be passed over by a new message', async () => {
       const threadId = await newThread();
       await client.runs.wait(threadId, 'remote', { input: human('ask') });
-      expect(texts(await client.runs.wait(threadId, 'remote', { input: human('hi') })).at(-1)).toBe('w0 w1 w2 w3 w4 ');
+      expect(textsOf(await client.runs.wait(threadId, 'remote', { input: human('hi') })).at(-1)).toBe(
+        'w0 w1 w2 w3 w4 ',
+      );
       expect((await client.threads.get(threadId)).interrupts).toEqual({});
     });
   });
@@ -221,7 +211,7 @@ describe.each(SDKS)('$name', (sdk) => {
       await until(isRunning(threadId, first.run_id), { message: 'the first run to run' });
       const second = await other.runs.create(threadId, 'remote', { input: human('hi'), multitaskStrategy });
       await client.runs.join(threadId, second.run_id);
-      const said = texts((await client.threads.getState(threadId)).values);
+      const said = textsOf((await client.threads.getState(threadId)).values);
       if (multitaskStrategy === 'rollback') {
         await expect(client.runs.get(threadId, first.run_id)).rejects.toThrow(/404/);
         expect(said).toEqual(['hi', 'w0 w1 w2 w3 w4 ']);
@@ -243,7 +233,7 @@ describe.each(SDKS)('$name', (sdk) => {
       const next = await other.runs.create(threadId, 'remote', { input: human('hi'), afterSeconds: 60 });
       const state = await other.threads.getState(threadId);
       expect(state).toMatchObject({ next: [], tasks: [] });
-      expect(texts(state.values)).toEqual(['slow 200', expect.stringMatching(/^w0 /)]);
+      expect(textsOf(state.values)).toEqual(['slow 200', expect.stringMatching(/^w0 /)]);
       const [latest] = await client.threads.getHistory(threadId);
       expect(latest).toEqual(state);
       expect((await client.runs.get(threadId, run.run_id)).status).toBe('interrupted');
@@ -285,7 +275,7 @@ describe.each(SDKS)('$name', (sdk) => {
       const { checkpoint } = await client.threads.getState(threadId);
       await client.runs.wait(threadId, 'remote', { input: human('second') });
       const values = await other.runs.wait(threadId, 'remote', { input: human('other'), checkpoint });
-      expect(texts(values).filter((text) => !String(text).startsWith('w'))).toEqual(['first', 'other']);
+      expect(textsOf(values).filter((text) => !String(text).startsWith('w'))).toEqual(['first', 'other']);
       const history = await client.threads.getHistory(threadId, { limit: 100 });
       expect(history[0]?.checkpoint.checkpoint_id).not.toBe(checkpoint.checkpoint_id);
     });
@@ -302,7 +292,7 @@ describe.each(SDKS)('$name', (sdk) => {
       const after = await client.threads.getHistory(threadId, { limit: 100 });
       expect(after.length).toBeLessThan(before.length / 2);
       expect(after[0]).toEqual(before[0]);
-      expect(texts(await client.runs.wait(threadId, 'remote', { input: human('four') }))).toContain('one');
+      expect(textsOf(await client.runs.wait(threadId, 'remote', { input: human('four') }))).toContain('one');
       expect(await client.threads.prune([threadId])).toEqual({ pruned_count: 1 });
       await expect(client.threads.get(threadId)).rejects.toThrow(/404/);
     });
@@ -323,7 +313,7 @@ describe.each(SDKS)('$name', (sdk) => {
   test('graphs and clients share the store', async () => {
     await client.store.putItem(['remote'], 'greeting', { text: 'hello' });
     const values = await other.runs.wait(await newThread(), 'remote', { input: human('recall') });
-    expect(texts(values).at(-1)).toBe('hello');
+    expect(textsOf(values).at(-1)).toBe('hello');
     expect((await other.store.searchItems(['remote'])).items).toMatchObject([
       { key: 'greeting', value: { text: 'hello' } },
     ]);
@@ -334,8 +324,8 @@ describe.each(SDKS)('$name', (sdk) => {
 
   test('a run without a thread leaves none behind in the lists', async () => {
     const before = await client.threads.count();
-    expect(texts(await client.runs.wait(null, 'remote', { input: human('hi') }))).toHaveLength(2);
-    expect(names(await all(client.runs.stream(null, 'remote', { input: human('hi') })))).toEqual(
+    expect(textsOf(await client.runs.wait(null, 'remote', { input: human('hi') }))).toHaveLength(2);
+    expect(names(await partsOf(client.runs.stream(null, 'remote', { input: human('hi') })))).toEqual(
       new Set(['metadata', 'values']),
     );
     expect(await client.threads.count()).toBe(before);
@@ -353,8 +343,8 @@ describe.each(SDKS)('$name', (sdk) => {
       content: 'more',
     });
     await client.runs.join(threadId, sent.body.run_id);
-    expect(names(await all(client.runs.joinStream(threadId, sent.body.run_id)))).toContain('messages');
-    expect(texts((await client.threads.getState(threadId)).values)).toContain('more');
+    expect(names(await partsOf(client.runs.joinStream(threadId, sent.body.run_id)))).toContain('messages');
+    expect(textsOf((await client.threads.getState(threadId)).values)).toContain('more');
   });
 
   test('a graph of plain annotations has the schemas of its types, where TypeScript is installed', async () => {

@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@langchain/langgraph-sdk';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Cluster, call, startCluster } from '#tests/support/cluster.ts';
+import { human, type Part, partsUntil } from '#tests/support/langgraph-client.ts';
 import { SDKS, type Sdk } from '#tests/support/sdks.ts';
 import { until } from '#tests/support/until.ts';
 
@@ -29,7 +30,6 @@ function speakWith(sdk: Sdk): void {
   [client, other] = [first, second];
 }
 
-const human = (content: string) => ({ messages: [{ role: 'human', content }] });
 const newThread = async (): Promise<string> => (await client.threads.create()).thread_id;
 const NEVER = '0 0 1 1 *';
 const EVERY_SECOND = '* * * * * *';
@@ -131,31 +131,12 @@ describe('crons', () => {
   });
 });
 
-interface Part {
-  id?: string | undefined;
-  event: string;
-  data: unknown;
-}
-/** Collects what a thread tells until it is enough. */
-async function untilTold(
-  stream: (signal: AbortSignal) => AsyncIterable<unknown>,
-  isEnough: (parts: Part[]) => boolean,
-): Promise<Part[]> {
-  const leaving = new AbortController();
-  const parts: Part[] = [];
-  for await (const part of stream(leaving.signal)) {
-    parts.push(part as Part);
-    if (isEnough(parts)) break;
-  }
-  leaving.abort();
-  return parts;
-}
-const ends = (parts: Part[]): unknown[] =>
+const ends = (parts: readonly Part[]): unknown[] =>
   parts.flatMap(({ event, data }) => {
     const { status, run_id } = (data ?? {}) as { status?: string; run_id?: string };
     return event === 'metadata' && status === 'run_done' ? [run_id] : [];
   });
-const withoutIds = (parts: Part[]) => parts.map(({ event, data }) => ({ event, data }));
+const withoutIds = (parts: readonly Part[]) => parts.map(({ event, data }) => ({ event, data }));
 const modes = ['values', 'messages-tuple'] as const;
 
 describe('the stream of a thread', () => {
@@ -164,7 +145,7 @@ describe('the stream of a thread', () => {
     async (sdk) => {
       speakWith(sdk);
       const threadId = await newThread();
-      const watched = untilTold(
+      const watched = partsUntil(
         (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
         (parts) => ends(parts).length === 2,
       );
@@ -192,7 +173,7 @@ describe('the stream of a thread', () => {
       expect(ids.length).toBeGreaterThan(10);
       for (const at of [2, Math.floor(ids.length / 2) - 1, ids.length - 3]) {
         const { id, index } = ids[at] ?? { id: '', index: 0 };
-        const rest = await untilTold(
+        const rest = await partsUntil(
           (signal) => client.threads.joinStream(threadId, { signal, lastEventId: id }),
           (parts) => ends(parts).at(-1) === second,
         );
@@ -213,13 +194,13 @@ describe('the stream of a thread', () => {
     await until(async () => (await client.runs.get(threadId, slow.run_id)).status === 'running', {
       message: 'the run to begin',
     });
-    const isEnough = (parts: Part[]) => ends(parts).length === 2;
-    const told = await untilTold((signal) => other.threads.joinStream(threadId, { signal }), isEnough);
+    const isEnough = (parts: readonly Part[]) => ends(parts).length === 2;
+    const told = await partsUntil((signal) => other.threads.joinStream(threadId, { signal }), isEnough);
     expect(ends(told)).toEqual([slow.run_id, late.run_id]);
     expect(told.filter(({ event }) => event === 'messages')).toHaveLength(40);
     // The delayed run has the lower ordinal, and still comes after.
     const middle = told.findIndex(({ event }) => event === 'messages');
-    const rest = await untilTold(
+    const rest = await partsUntil(
       (signal) => client.threads.joinStream(threadId, { signal, lastEventId: told[middle]?.id ?? '' }),
       isEnough,
     );
@@ -234,7 +215,7 @@ describe('the stream of a thread', () => {
       const { run_id } = await client.runs.create(threadId, 'remote', { input: human('fail') });
       await client.runs.join(threadId, run_id);
       await client.threads.updateState(threadId, { values: human('patched') });
-      const told = await untilTold(
+      const told = await partsUntil(
         (signal) =>
           other.threads.joinStream(threadId, { signal, lastEventId: '-1', streamMode: ['lifecycle', 'state_update'] }),
         (parts) => parts.some(({ event }) => event === 'state_update'),
@@ -256,7 +237,7 @@ describe('the stream of a thread', () => {
       const threadId = await newThread();
       await client.runs.wait(threadId, 'remote', { input: human('hi') });
       let deleted: Promise<void> | null = null;
-      const told = await untilTold(
+      const told = await partsUntil(
         (signal) => other.threads.joinStream(threadId, { signal, lastEventId: '-1' }),
         (parts) => {
           if (ends(parts).length === 1) deleted ??= client.threads.delete(threadId);
@@ -266,7 +247,7 @@ describe('the stream of a thread', () => {
       await deleted;
       expect(ends(told)).toHaveLength(1);
       const join = (lastEventId: string) =>
-        untilTold(
+        partsUntil(
           (signal) => client.threads.joinStream(threadId, { signal, lastEventId }),
           () => true,
         );
